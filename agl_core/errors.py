@@ -34,30 +34,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-__all__ = [
-    "AgentError",
-    "AglError",
-    "CaptureError",
-    "ConfigError",
-    "ContextOverflowError",
-    "DeadlineError",
-    "EmptyAnswerError",
-    "EngineError",
-    "LeadHeldError",
-    "MissingExtraError",
-    "MissingTokensError",
-    "PluginConflictError",
-    "PluginError",
-    "RewardError",
-    "RolloutError",
-    "StaleAttemptError",
-    "StoreError",
-    "TokenMismatchError",
-    "TrainingError",
-    "pip_line",
-]
-
-
 _LAST_MOMENT = 253_402_300_799
 """The end of the year 9999: no later time has a date."""
 

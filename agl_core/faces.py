@@ -1,13 +1,15 @@
-"""Faces of packages whose names are imported on first use.
+"""Faces of packages, which list each name once, in the imports that type checkers and editors read.
 
-Such a face lists each name once, in the imports that type checkers and editors read::
+The repeated name, ``Span as Span``, marks a name of the face::
+
+    from agl_core.types.span import Span as Span
+
+The names of some faces are imported on first use::
 
     if TYPE_CHECKING:
         from agl_core.store._base import BaseStore as BaseStore
     else:
         __getattr__, __dir__, __all__ = late(__name__)
-
-The repeated name, ``BaseStore as BaseStore``, marks a name of the face.
 """
 
 from __future__ import annotations

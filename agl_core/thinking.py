@@ -46,13 +46,13 @@ def _mentions(text: str, tags: Iterable[str]) -> bool:
     return any(marker in text for tag in tags for marker in tag_pair(tag))
 
 
-Kind = Literal["thinking", "text"]
+PartKind = Literal["thinking", "text"]
 
 
 class Part(msgspec.Struct, frozen=True):
     """A part of an answer."""
 
-    kind: Kind
+    kind: PartKind
     text: str
     """Unchanged, including white space at its ends, but without the tags around it."""
 
@@ -102,7 +102,7 @@ class ThinkParser:
         self._longest = len(markers[0]) - 1 if markers else 0
         self._pattern = re.compile("|".join(map(re.escape, markers)) or r"(?!)")
         self._closers = frozenset(closer for _, closer in self._pairs)
-        self._kind: Kind = "thinking" if opened else "text"
+        self._kind: PartKind = "thinking" if opened else "text"
         self._pair: tuple[str, str] | None = None
         """Tags of the open block; None if the prompt opened it."""
         self._depth = 1
@@ -118,7 +118,7 @@ class ThinkParser:
         """The characters of the open code fence."""
         self._hold: _Hold | None = None
         self._reasoning: list[str] = []
-        self._found: list[tuple[Kind, list[str]]] = [(self._kind, [])]
+        self._found: list[tuple[PartKind, list[str]]] = [(self._kind, [])]
         self._fresh_parts: list[Part] = []
 
     def feed(self, text: str = "", *, reasoning: str = "") -> list[Part]:
@@ -283,7 +283,7 @@ class ThinkParser:
         else:
             hold.in_code.append(place)
 
-    def _switch(self, kind: Kind, pair: tuple[str, str] | None = None) -> None:
+    def _switch(self, kind: PartKind, pair: tuple[str, str] | None = None) -> None:
         self._kind, self._pair, self._depth = kind, pair, 1
         self._met = True
         self._fence = ""

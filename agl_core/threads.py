@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class UserResult:
     """The result or the exception of user code, as a value that is safe to pass to the event loop.
 
     A `SystemExit` or `KeyboardInterrupt` raised by a task would stop the whole event loop, and a
@@ -30,7 +30,7 @@ class ThreadCall:
     """One call in a thread."""
 
     remnant: threading.Thread
-    ended: asyncio.Future[Outcome]
+    ended: asyncio.Future[UserResult]
     """Done when the function has ended; cancelling the caller does not change it."""
 
 
@@ -38,7 +38,7 @@ class UserCall(Protocol):
     """A call of user code that runs in a thread or on the agents' event loop."""
 
     @property
-    def ended(self) -> asyncio.Future[Outcome]:
+    def ended(self) -> asyncio.Future[UserResult]:
         """Done when the code has ended; cancelling the caller does not change it."""
         ...
 
@@ -72,7 +72,7 @@ def watch_calls() -> Generator[list[UserCall], None, None]:
         _watched.reset(token)
 
 
-async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) -> Outcome:
+async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) -> UserResult:
     """Call a synchronous function in a new thread, with a copy of the current context.
 
     Uses a thread per call, not a pool: a pool's threads are joined when the loop or the interpreter
@@ -85,14 +85,14 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) ->
         name: Name of the thread.
     """
     loop, process = asyncio.get_running_loop(), os.getpid()
-    ended: asyncio.Future[Outcome] = loop.create_future()
+    ended: asyncio.Future[UserResult] = loop.create_future()
     context = copy_context()
 
     def work() -> None:
         try:
-            outcome = Outcome(context.run(function, *arguments))
+            outcome = UserResult(context.run(function, *arguments))
         except BaseException as error:  # noqa: BLE001  rollout zone: recorded as data
-            outcome = Outcome(error=error)
+            outcome = UserResult(error=error)
         end_fork(process, outcome)
         with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
             loop.call_soon_threadsafe(ended.set_result, outcome)
@@ -106,7 +106,7 @@ async def in_thread(function: Callable[..., Any], *arguments: Any, name: str) ->
     return ended.result()
 
 
-def end_fork(process: int, outcome: Outcome) -> None:
+def end_fork(process: int, outcome: UserResult) -> None:
     """Exit if this process is a fork that user code made and returned from.
 
     It shares sockets and files with its parent, which continues, so it must not answer or store.

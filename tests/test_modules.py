@@ -1,4 +1,4 @@
-"""An underscore marks a module that its package keeps for itself."""
+"""Names of modules and types: an underscore marks what is private, and a name means one thing."""
 
 from __future__ import annotations
 
@@ -85,3 +85,45 @@ def misnamed():
 
 def test_an_underscore_marks_the_modules_that_a_package_keeps_for_itself():
     assert misnamed() == {}, "True: only its package uses it, name it with an underscore"
+
+
+ONE_TERM = {
+    "AglMiddleware": "both frameworks call it middleware",
+    "CrossEntropy": "the same loss in two trainers",
+    "Message": "a chat message, as each reader of conversations types it",
+    "PromptBudgetMiddleware": "both frameworks call it middleware",
+    "Report": "the public one adds the export of weights",
+}
+"""Public names of types that several modules define for one meaning, each with its reason."""
+FRAMEWORK = "plugins/agl_testing/toy_framework.py"
+"""It represents a framework, whose names are its own."""
+
+
+def named_types(path):
+    """Yield the public classes and aliases of types that a module defines; None for a class."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.ClassDef(name=name):
+                yield name, None
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if not name.isupper():
+                yield name, ast.unparse(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                yield name, ast.unparse(value)
+            case _:
+                pass
+
+
+def test_a_public_name_of_a_type_means_one_thing():
+    defined = {}
+    for root in (".", "integrations", "plugins", "trainers"):
+        for path in sorted((ROOT / root).glob("agl_*/**/*.py")):
+            place = path.relative_to(ROOT).as_posix()
+            for name, alias in named_types(path) if place != FRAMEWORK else ():
+                if re.fullmatch(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*", name):
+                    defined.setdefault(name, {})[place] = alias
+    twice = {
+        name: places
+        for name, places in defined.items()
+        if len(places) > 1 and (None in places.values() or len({*places.values()}) > 1)
+    }
+    assert twice.keys() == ONE_TERM.keys(), "Name types so that each name means one thing"

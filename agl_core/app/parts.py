@@ -57,9 +57,6 @@ Agent = Callable[[Task], Any]
 _ENGINE: Final = "torch"
 """Default engine, if neither the configuration nor the algorithm names one."""
 
-_HTTP_CLIENTS: Final = "http_clients"
-"""The integration without which model requests over most HTTP libraries are not checked."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
@@ -347,32 +344,34 @@ def with_store_apart(config: RunConfig, plugins: PluginManager) -> RunConfig:
 
 
 def make_integrations(plugins: PluginManager) -> list[Integration]:
-    """Make every integration whose framework is installed, after that of the HTTP libraries.
+    """Make the required integrations, then every other one whose framework is installed.
 
     A framework in a version that the extra does not allow is attached with a warning.
 
     Raises:
-        ConfigError: the integration of the HTTP libraries is not loaded.
+        ConfigError: no required integration is registered.
+        PluginError: a required one cannot be made.
     """
     registry = plugins.registry("integrations")
-    names = registry.names()
-    if _HTTP_CLIENTS not in names:
-        states = {info.name: info.detail for info in plugins.plugins()}
+    required = [entry.name for entry in registry.registrations() if entry.required]
+    if not required:
+        absent = ("disabled", "broken")
+        found = [f"{e.name!r} ({e.detail})" for e in plugins.plugins() if e.state in absent]
         raise ConfigError(
-            f"Plugin {_HTTP_CLIENTS!r} is not loaded "
-            f"({states.get(_HTTP_CLIENTS) or 'not installed'}): model requests over other HTTP "
-            f"libraries than httpx would be neither refused nor counted. Load it, or reinstall "
-            f"agl-core"
+            f"No required integration is registered: model requests over other HTTP libraries than "
+            f"httpx would be neither refused nor counted. Plugins that are not loaded: "
+            f"{', '.join(found) or 'none'}. Load the one that registers it, or reinstall agl-core"
         )
-    names.remove(_HTTP_CLIENTS)
-    found: list[Integration] = [registry.create(_HTTP_CLIENTS)]
-    for name in names:
+    made: list[Integration] = [registry.create(name) for name in required]
+    for name in registry.names():
+        if name in required:
+            continue
         try:
-            found.append(registry.create(name))
+            made.append(registry.create(name))
         except MissingExtraError:
             continue
         _warn_if_untested(registry.get(name))
-    return found
+    return made
 
 
 def make_tracking(

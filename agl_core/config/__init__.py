@@ -1,65 +1,33 @@
 """Configuration of a run: pydantic models, files and overrides."""
 
-from agl_core.config.loader import RESOLVED, check_options, load_config, read_anchored, resolve
-from agl_core.config.models import (
-    AlgorithmConfig,
-    CaptureConfig,
-    EngineConfig,
-    EngineOptions,
-    EvalConfig,
-    FailureAction,
-    GatewayConfig,
-    PhaseConfig,
-    PolicyConfig,
-    PromptConfig,
-    RewardConfig,
-    RolloutConfig,
-    RunConfig,
-    StoreConfig,
-    TasksConfig,
-    TrackerConfig,
-    TrainConfig,
-    with_sections,
-)
-from agl_core.config.policies import (
-    algorithm_phases,
-    prompt_phases,
-    resolve_policies,
-    trained_agents,
-)
-from agl_core.config.references import load_object, read_text
-from agl_core.config.validation import scheme_of, validate
-
-__all__ = [
-    "RESOLVED",
-    "AlgorithmConfig",
-    "CaptureConfig",
-    "EngineConfig",
-    "EngineOptions",
-    "EvalConfig",
-    "FailureAction",
-    "GatewayConfig",
-    "PhaseConfig",
-    "PolicyConfig",
-    "PromptConfig",
-    "RewardConfig",
-    "RolloutConfig",
-    "RunConfig",
-    "StoreConfig",
-    "TasksConfig",
-    "TrackerConfig",
-    "TrainConfig",
-    "algorithm_phases",
-    "check_options",
-    "load_config",
-    "load_object",
-    "prompt_phases",
-    "read_anchored",
-    "read_text",
-    "resolve",
-    "resolve_policies",
-    "scheme_of",
-    "trained_agents",
-    "validate",
-    "with_sections",
-]
+from agl_core.config.loader import RESOLVED as RESOLVED
+from agl_core.config.loader import check_options as check_options
+from agl_core.config.loader import load_config as load_config
+from agl_core.config.loader import read_anchored as read_anchored
+from agl_core.config.loader import resolve as resolve
+from agl_core.config.models import AlgorithmConfig as AlgorithmConfig
+from agl_core.config.models import CaptureConfig as CaptureConfig
+from agl_core.config.models import EngineConfig as EngineConfig
+from agl_core.config.models import EngineOptions as EngineOptions
+from agl_core.config.models import EvalConfig as EvalConfig
+from agl_core.config.models import FailureAction as FailureAction
+from agl_core.config.models import GatewayConfig as GatewayConfig
+from agl_core.config.models import PhaseConfig as PhaseConfig
+from agl_core.config.models import PolicyConfig as PolicyConfig
+from agl_core.config.models import PromptConfig as PromptConfig
+from agl_core.config.models import RewardConfig as RewardConfig
+from agl_core.config.models import RolloutConfig as RolloutConfig
+from agl_core.config.models import RunConfig as RunConfig
+from agl_core.config.models import StoreConfig as StoreConfig
+from agl_core.config.models import TasksConfig as TasksConfig
+from agl_core.config.models import TrackerConfig as TrackerConfig
+from agl_core.config.models import TrainConfig as TrainConfig
+from agl_core.config.models import with_sections as with_sections
+from agl_core.config.policies import algorithm_phases as algorithm_phases
+from agl_core.config.policies import prompt_phases as prompt_phases
+from agl_core.config.policies import resolve_policies as resolve_policies
+from agl_core.config.policies import trained_agents as trained_agents
+from agl_core.config.references import load_object as load_object
+from agl_core.config.references import read_text as read_text
+from agl_core.config.validation import scheme_of as scheme_of
+from agl_core.config.validation import validate as validate

@@ -88,6 +88,7 @@ def _name(section: Any) -> str | None:
 
 
 FailureAction = Literal["drop", "penalize", "retry"]
+"""What becomes of a failed attempt: left out, trained with `RolloutConfig.penalty`, or run again."""
 
 _FAILURES: Final[Mapping[FailureKind, FailureAction]] = {
     FailureKind.AGENT: "drop",
@@ -128,6 +129,8 @@ class ColumnsConfig(_Config):
 
 
 class TasksConfig(_Config):
+    """Where the tasks come from, and the names of their columns."""
+
     train: str | None = None
     """``module:attribute``, ``file.py:attribute``, or a ``.jsonl``, ``.json``, ``.csv`` or
     ``.parquet`` file."""
@@ -138,6 +141,8 @@ class TasksConfig(_Config):
 
 
 class RewardConfig(_PluginOptions):
+    """A reward, and the channel of its numbers."""
+
     name: str
     """A registered reward, or ``module:attribute`` / ``file.py:attribute`` of a callable."""
     channel: str = "main"
@@ -145,11 +150,15 @@ class RewardConfig(_PluginOptions):
 
 
 class TrackerConfig(_PluginOptions):
+    """An experiment tracker."""
+
     name: str
     """A registered tracker; further keys of this table are its options."""
 
 
 class PolicyConfig(_Config):
+    """A named set of weights, and the agents that it serves."""
+
     agents: list[str]
     """Exact names or globs; the first policy that matches an agent serves it."""
     model: str | None = None
@@ -176,12 +185,16 @@ class EngineOptions(_Config):
 
 
 class EngineConfig(_PluginOptions):
+    """What serves and trains the weights."""
+
     name: str | None = None
     """A registered engine; further keys of this section are its options. None: the one that the
     algorithm asks for, or else ``torch``."""
 
 
 class AlgorithmConfig(_PluginOptions):
+    """The algorithm, with the options that all algorithms share."""
+
     name: str = "grpo"
     """A registered algorithm; further keys of this section are its options."""
     lr: PositiveFloat | Literal[0] = 1e-5
@@ -200,6 +213,8 @@ class AlgorithmConfig(_PluginOptions):
 
 
 class TrainConfig(_Config):
+    """The steps of a training, its evaluations and its checkpoints."""
+
     steps: NonNegativeInt = 10
     """Updates in all, those before a resumption included; with phases the sum of theirs."""
     tasks_per_step: PositiveInt = 8
@@ -218,6 +233,8 @@ class TrainConfig(_Config):
 
 
 class RolloutConfig(_Config):
+    """How attempts run, and what becomes of those that fail."""
+
     local: bool = True
     """Whether the trainer runs attempts itself; false leaves all of them to ``agl runner``."""
     concurrency: PositiveInt = 32
@@ -250,6 +267,8 @@ class RolloutConfig(_Config):
 
 
 class CaptureConfig(_Config):
+    """What is recorded of attempts, and what stops a run."""
+
     adapter: str = "trajectory"
     """A registered adapter, which turns recorded attempts into trajectories."""
     max_error_share: float = Field(default=0.0, ge=0, le=1)
@@ -284,11 +303,15 @@ class CaptureConfig(_Config):
 
 
 class StoreConfig(_PluginOptions):
+    """The store of the records."""
+
     name: str = "sqlite"
     """A registered store; further keys of this section are its options."""
 
 
 class GatewayConfig(_Config):
+    """Where the gateway listens, and what it does when weights change."""
+
     url: str | None = None
     """Address of a running ``agl gateway``, as agents reach it; one is started in the trainer's
     process at `host` and `port` when None."""
@@ -304,6 +327,8 @@ class GatewayConfig(_Config):
 
 
 class EvalConfig(_Config):
+    """How evaluations sample and score."""
+
     samples: PositiveInt = 1
     """Attempts per task; pass@k needs at least k."""
     pass_at: list[PositiveInt] = Field(default_factory=list[PositiveInt])

@@ -19,7 +19,7 @@ from agl_core.types.task import FIELDS, record_of
 
 TaskSource = str | Path | Callable[[], Any] | Iterable[Any]
 """A reference, a file of rows, rows, a table, or a callable that returns rows or a table."""
-Row = tuple[str, Any]
+PlacedRow = tuple[str, Any]
 """A row's place, for messages, and its content."""
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def _notes(row: Any, columns: Mapping[str, str] | None) -> Iterator[str]:
         yield f"the columns {', '.join(others)} are no fields of a task and go to task.metadata"
 
 
-def _rows(source: TaskSource, base: Path | None, label: str) -> Iterator[Row]:
+def _rows(source: TaskSource, base: Path | None, label: str) -> Iterator[PlacedRow]:
     if isinstance(source, (str, Path)):
         text = str(source)
         if is_row_file(text):
@@ -100,7 +100,7 @@ def _rows(source: TaskSource, base: Path | None, label: str) -> Iterator[Row]:
     yield from _rows_of(source() if callable(source) else source, label)
 
 
-def _rows_of(source: Any, label: str) -> Iterator[Row]:
+def _rows_of(source: Any, label: str) -> Iterator[PlacedRow]:
     """Yield the rows of an object: a table with columns, or an iterable of rows.
 
     Tables are recognised by their methods, so that no library is imported. A missing cell of a
@@ -148,7 +148,7 @@ def _iterable(source: Any, label: str) -> Iterable[Any]:
     return cast("Iterable[Any]", source)
 
 
-def _jsonl(path: Path, label: str) -> Iterator[Row]:
+def _jsonl(path: Path, label: str) -> Iterator[PlacedRow]:
     text = read_text(path, what=label)
     # Not splitlines(), which also splits at U+2028 and others that JSON allows inside strings.
     for number, line in enumerate(text.split("\n"), start=1):
@@ -160,7 +160,7 @@ def _jsonl(path: Path, label: str) -> Iterator[Row]:
             raise ConfigError(f"{label}, row {number} is not JSON: {error}") from error
 
 
-def _json(path: Path, label: str) -> Iterator[Row]:
+def _json(path: Path, label: str) -> Iterator[PlacedRow]:
     try:
         rows = json.loads(read_text(path, what=label), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -174,7 +174,7 @@ def _json(path: Path, label: str) -> Iterator[Row]:
         yield f"row {number}", row
 
 
-def _csv(path: Path, label: str) -> Iterator[Row]:
+def _csv(path: Path, label: str) -> Iterator[PlacedRow]:
     """Yield the rows of a CSV file; cells are text, an empty cell is None."""
     lines = csv.reader(io.StringIO(read_text(path, what=label), newline=""), strict=True)
     header: list[str] = []
@@ -198,7 +198,7 @@ def _csv(path: Path, label: str) -> Iterator[Row]:
         raise ConfigError(f"{label}, line {lines.line_num} is not CSV: {error}") from error
 
 
-def _parquet(path: Path, label: str) -> Iterator[Row]:
+def _parquet(path: Path, label: str) -> Iterator[PlacedRow]:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError as error:
@@ -212,7 +212,7 @@ def _parquet(path: Path, label: str) -> Iterator[Row]:
         yield f"row {number}", _without_nan(row)
 
 
-_READERS: Final[dict[str, Callable[[Path, str], Iterator[Row]]]] = {
+_READERS: Final[dict[str, Callable[[Path, str], Iterator[PlacedRow]]]] = {
     ".jsonl": _jsonl,
     ".json": _json,
     ".csv": _csv,

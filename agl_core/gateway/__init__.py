@@ -7,20 +7,11 @@ calls), `_replay` (recorded answers for a retry), `tokenize` (the number of toke
 `probe` (a backend's capabilities).
 """
 
-from agl_core.gateway._app import GatewayOptions, GatewayServer
-from agl_core.gateway._chat_answer import Payload
-from agl_core.gateway._recording import RecordingOptions
-from agl_core.gateway._routing import Route
-from agl_core.gateway._translation import AnswerReader, translations
-from agl_core.gateway.tokenize import count_prompt
-
-__all__ = [
-    "AnswerReader",
-    "GatewayOptions",
-    "GatewayServer",
-    "Payload",
-    "RecordingOptions",
-    "Route",
-    "count_prompt",
-    "translations",
-]
+from agl_core.gateway._app import GatewayOptions as GatewayOptions
+from agl_core.gateway._app import GatewayServer as GatewayServer
+from agl_core.gateway._chat_answer import Payload as Payload
+from agl_core.gateway._recording import RecordingOptions as RecordingOptions
+from agl_core.gateway._routing import Route as Route
+from agl_core.gateway._translation import AnswerReader as AnswerReader
+from agl_core.gateway._translation import translations as translations
+from agl_core.gateway.tokenize import count_prompt as count_prompt

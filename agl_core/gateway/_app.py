@@ -176,7 +176,7 @@ class GatewayServer:
             call.stop("stopped")
         await self._end(calls)
 
-    def mount(self, control: asgi.App) -> None:
+    def mount(self, control: asgi.AsgiApp) -> None:
         """Serve `control` below `agl_core.serving.RPC_PREFIX`; it checks its own key."""
         self._endpoints.control = control
 

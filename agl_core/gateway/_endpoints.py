@@ -73,7 +73,7 @@ class Endpoints:
     operators only by method and whole path."""
     dialects: Mapping[str, Dialect]
     """Dialects of plugins, by method and path below ``/v1``."""
-    control: asgi.App | None = None
+    control: asgi.AsgiApp | None = None
     """Application for paths below `RPC_PREFIX`; it checks its own key."""
     _dialects: dict[str, Translate | None] = field(init=False)
     """Translation of each path; None for chat completions, which need none."""
@@ -152,7 +152,7 @@ class Endpoints:
             raise
 
     async def _serve(
-        self, scope: asgi.Scope, caller: Caller, receive: asgi.Receive, send: asgi.Send
+        self, scope: asgi.AsgiScope, caller: Caller, receive: asgi.Receive, send: asgi.Send
     ) -> bool:
         """Answer one request below ``/v1``; return False if the gateway does not serve its path."""
         method, path = scope["method"], caller.target.path
@@ -194,7 +194,7 @@ class Endpoints:
         return msgspec.json.encode({"object": "list", "data": rows})
 
     async def _generate(
-        self, scope: asgi.Scope, caller: Caller, receive: asgi.Receive, send: asgi.Send
+        self, scope: asgi.AsgiScope, caller: Caller, receive: asgi.Receive, send: asgi.Send
     ) -> None:
         identity = self._identify(caller)
         attempt = self._admit(identity)

@@ -75,7 +75,7 @@ class Proxy:
         return len(late)
 
     async def serve(
-        self, call: ProxiedCall, route: Route, scope: asgi.Scope, send: asgi.Send
+        self, call: ProxiedCall, route: Route, scope: asgi.AsgiScope, send: asgi.Send
     ) -> None:
         """Answer and record a request whose body has been read."""
         exchange = self._exchange(call, route)

@@ -85,13 +85,13 @@ class _TranslatedSend:
         self._send = send
         self._answer = answer
         self._reader = AnswerReader()
-        self._head: asgi.Message | None = None
+        self._head: asgi.AsgiMessage | None = None
         """The start message of an answer that is not a stream, held until its body is complete."""
         self._whole: list[bytes] = []
         self._parser: EventParser | None = None
         self._ended = False
 
-    async def __call__(self, message: asgi.Message) -> None:
+    async def __call__(self, message: asgi.AsgiMessage) -> None:
         if message["type"] == "http.response.start":
             await self._start(message)
         elif self._parser is not None:
@@ -101,7 +101,7 @@ class _TranslatedSend:
         else:
             await self._send(message)
 
-    async def _start(self, head: asgi.Message) -> None:
+    async def _start(self, head: asgi.AsgiMessage) -> None:
         kind = dict(head["headers"]).get(b"content-type", b"")
         if head["status"] >= _ERROR:
             await self._send(head)
@@ -111,7 +111,7 @@ class _TranslatedSend:
         else:
             self._head = head
 
-    async def _stream(self, parser: EventParser, message: asgi.Message) -> None:
+    async def _stream(self, parser: EventParser, message: asgi.AsgiMessage) -> None:
         more: bool = message.get("more_body", False)
         events = parser.feed(message.get("body", b""))
         events += [] if more else parser.finish()
@@ -148,7 +148,7 @@ class _TranslatedSend:
             return self._answer.end()
         return self._answer.fail(_BROKEN | self._reader.given_up | dict(error or {}))
 
-    async def _collect(self, head: asgi.Message, message: asgi.Message) -> None:
+    async def _collect(self, head: asgi.AsgiMessage, message: asgi.AsgiMessage) -> None:
         self._whole.append(message.get("body", b""))
         if message.get("more_body"):
             return

@@ -225,6 +225,7 @@ class Register(Protocol):
         extra: str | None = None,
         config: type[BaseModel] | str | None = None,
         summary: str = "",
+        required: bool = False,
     ) -> None:
         """Register a factory under `name`; it is imported on first use.
 
@@ -234,5 +235,7 @@ class Register(Protocol):
             extra: The extra of agl-core that installs the factory's framework.
             config: pydantic model (or ``"module:attribute"`` of one) of the factory's options.
             summary: One line for ``agl plugins``.
+            required: Of an integration: without it no run starts, and it is attached before those
+                that are not required. At least one required integration has to be registered.
         """
         ...

@@ -59,6 +59,7 @@ def installed() -> dict[str, list[metadata.EntryPoint]]:
 
 
 def source_of(entry: metadata.EntryPoint) -> Source:
+    """Return the distribution of an entry point, with its version."""
     if entry.dist is None:
         return Source(name=entry.name)
     return Source(name=entry.name, distribution=entry.dist.name, version=entry.dist.version)
@@ -125,6 +126,7 @@ def _check_implementation(hook: str, implementation: pluggy.HookImpl) -> None:
 
 
 PluginState = Literal["ok", "broken", "missing extra", "disabled"]
+"""State of a plugin, as ``agl plugins`` prints it."""
 
 _DISABLE = "AGL_DISABLE_PLUGINS"
 _log = logging.getLogger(__name__)
@@ -277,6 +279,7 @@ class PluginManager:
             extra: str | None = None,
             config: type[BaseModel] | str | None = None,
             summary: str = "",
+            required: bool = False,
         ) -> None:
             source = self._loading
             if source is None:
@@ -292,6 +295,7 @@ class PluginManager:
                 extra=extra,
                 config=config,
                 summary=summary,
+                required=required,
             )
             self._registries[kind].add(registration)
 

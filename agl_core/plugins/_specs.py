@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from agl_core.config import RunConfig
 
 PROJECT = "agl_core"
+"""Name of the pluggy project and of the entry-point group."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
+"""Marks the declaration of a hook."""
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks the implementation of a hook in a plugin."""
 
 
 class RegisterSpecs:

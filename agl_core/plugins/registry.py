@@ -48,6 +48,7 @@ Kind = Literal[
 """Kind of a registered object: the last word of every ``agl_register_*`` hook."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+"""All kinds, in the order in which they are listed."""
 
 _SINGULAR: Final[Mapping[Kind, str]] = {"losses": "loss", "diagnoses": "diagnosis"}
 
@@ -71,6 +72,8 @@ class Registration:
     extra: str | None = None
     config: type[BaseModel] | str | None = None
     summary: str = ""
+    required: bool = False
+    """Whether no run starts without it."""
 
 
 class Registry:

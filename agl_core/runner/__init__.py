@@ -4,20 +4,12 @@ Reading order: `_worker` (many attempts), `_attempt` (one attempt and how it fai
 deadline), `_heartbeat` (leases).
 """
 
-from agl_core.runner._attempt import Agent, failure_of
-from agl_core.runner._limits import UNBLOCK
-from agl_core.runner._scoring import NamedReward, Scorer, as_rewards
-from agl_core.runner._worker import Runner, RunnerOptions
-from agl_core.runner.agent_loop import Stall
-
-__all__ = [
-    "UNBLOCK",
-    "Agent",
-    "NamedReward",
-    "Runner",
-    "RunnerOptions",
-    "Scorer",
-    "Stall",
-    "as_rewards",
-    "failure_of",
-]
+from agl_core.runner._attempt import Agent as Agent
+from agl_core.runner._attempt import failure_of as failure_of
+from agl_core.runner._limits import UNBLOCK as UNBLOCK
+from agl_core.runner._scoring import NamedReward as NamedReward
+from agl_core.runner._scoring import Scorer as Scorer
+from agl_core.runner._scoring import as_rewards as as_rewards
+from agl_core.runner._worker import Runner as Runner
+from agl_core.runner._worker import RunnerOptions as RunnerOptions
+from agl_core.runner.agent_loop import Stall as Stall

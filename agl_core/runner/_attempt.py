@@ -21,7 +21,7 @@ from agl_core.errors import (
 )
 from agl_core.interfaces import AttemptRecord, Gateway, Store
 from agl_core.runner._limits import AttemptDeadline
-from agl_core.threads import Outcome
+from agl_core.threads import UserResult
 from agl_core.tracing import (
     SpanStart,
     describe,
@@ -140,7 +140,7 @@ class AttemptRun:
         return Ending(status=status, output=output, failure=failure)
 
 
-def _unusable(score: Grade, outcome: Outcome) -> RewardError | None:
+def _unusable(score: Grade, outcome: UserResult) -> RewardError | None:
     value = outcome.value
     if isinstance(value, list) and all(isinstance(each, Reward) for each in value):  # pyright: ignore[reportUnknownVariableType]
         return None

@@ -24,8 +24,8 @@ from agl_core.runner.agent_loop import (
     replace_loop,
 )
 from agl_core.threads import (
-    Outcome,
     UserCall,
+    UserResult,
     end_fork,
     in_thread,
     is_async,
@@ -58,7 +58,7 @@ class AttemptDeadline:
     """Called at the agent's first await, with the seconds since it was submitted; may be called
     again."""
 
-    async def call(self, function: Callable[[Any], Any], argument: Any) -> Outcome:
+    async def call(self, function: Callable[[Any], Any], argument: Any) -> UserResult:
         """Call a coroutine function on the agents' loop, any other function in its own thread."""
         if is_async(function):
             return await self._on_loop(function, argument)
@@ -71,13 +71,15 @@ class AttemptDeadline:
             return await self._on_loop(lambda: outcome.value)
         return outcome
 
-    async def _on_loop(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Outcome:
+    async def _on_loop(
+        self, function: Callable[..., Awaitable[Any]], *arguments: Any
+    ) -> UserResult:
         submitted_at = monotonic()
         on_loop = partial(on_agent_loop, yielded=lambda: self.begun(monotonic() - submitted_at))
         outcome = await self.wait(on_loop, function, *arguments)
         return outcome if outcome.error is not None else outcome.value
 
-    async def wait(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Outcome:
+    async def wait(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> UserResult:
         """Call and await in a task; at the deadline the task and its user code are cancelled."""
         with watch_calls() as calls:
             task = asyncio.create_task(_guarded(function, *arguments))
@@ -90,9 +92,9 @@ class AttemptDeadline:
             raise
         stalls = [call.stall() for call in calls if isinstance(call, LoopCall)]
         await self._stop(task, calls)
-        return Outcome(error=self._late(next((each for each in stalls if each), None)))
+        return UserResult(error=self._late(next((each for each in stalls if each), None)))
 
-    async def _stop(self, task: asyncio.Task[Outcome], calls: Sequence[UserCall]) -> None:
+    async def _stop(self, task: asyncio.Task[UserResult], calls: Sequence[UserCall]) -> None:
         task.cancel()
         running = [call.ended for call in calls]
         await asyncio.wait({task, *running}, timeout=self.grace_s)
@@ -120,24 +122,24 @@ class AttemptDeadline:
         )
 
 
-async def _guarded(function: Callable[..., Awaitable[Any]], *arguments: Any) -> Outcome:
+async def _guarded(function: Callable[..., Awaitable[Any]], *arguments: Any) -> UserResult:
     process = os.getpid()
     outcome = await _outcome(function, *arguments)
     end_fork(process, outcome)
     return outcome
 
 
-async def _outcome(function: Callable[..., Awaitable[Any]], *arguments: Any) -> Outcome:
+async def _outcome(function: Callable[..., Awaitable[Any]], *arguments: Any) -> UserResult:
     try:
-        return Outcome(await function(*arguments))
+        return UserResult(await function(*arguments))
     except KeyboardInterrupt as error:
         if may_be_the_users():
             raise
-        return Outcome(error=error)
+        return UserResult(error=error)
     except asyncio.CancelledError as error:
-        return Outcome(error=cancelled_inside(error))
+        return UserResult(error=cancelled_inside(error))
     except BaseException as error:  # noqa: BLE001  rollout zone: recorded as data
-        return Outcome(error=error)
+        return UserResult(error=error)
 
 
 _log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from typing import Any, Final
 from agl_core import waits
 from agl_core.clocks import monotonic, steady_loop
 from agl_core.errors import AgentError
-from agl_core.threads import Outcome, end_fork, unwatched, watched
+from agl_core.threads import UserResult, end_fork, unwatched, watched
 from agl_core.tracing import active
 
 _log = logging.getLogger(__name__)
@@ -88,12 +88,12 @@ class LoopCall:
         self.function = function
         self.arguments = arguments
         self.context = copy_context()
-        self.ended: asyncio.Future[Outcome] = self._home.create_future()
+        self.ended: asyncio.Future[UserResult] = self._home.create_future()
         """Done when the coroutine has ended, even if its caller was cancelled before."""
         context = active()
         self.attempt_id = context.attempt.id if context is not None else None
         self.loop: AgentLoop | None = None
-        self.task: asyncio.Task[Outcome] | None = None
+        self.task: asyncio.Task[UserResult] | None = None
         """None before the call begins."""
         self.cancelled = False
         """Whether the task has been cancelled."""
@@ -110,15 +110,15 @@ class LoopCall:
         blocks = self.loop is not None and self.loop.running() == self.attempt_id
         return self.task if self.cancelled or blocks else None
 
-    async def run(self) -> Outcome:
+    async def run(self) -> UserResult:
         """Run the function; this is the coroutine of the task."""
         unwatched()  # the list of watched calls belongs to the waiting loop
         try:
-            outcome = Outcome(await self.function(*self.arguments))
+            outcome = UserResult(await self.function(*self.arguments))
         except asyncio.CancelledError as error:
-            outcome = Outcome(error=cancelled_inside(error))
+            outcome = UserResult(error=cancelled_inside(error))
         except BaseException as error:  # noqa: BLE001  rollout zone: recorded as data
-            outcome = Outcome(error=error)
+            outcome = UserResult(error=error)
         end_fork(self._process, outcome)
         return outcome
 
@@ -126,11 +126,11 @@ class LoopCall:
         if self._yielded is not None:
             self._notify(self._yielded)
 
-    def settle(self, outcome: Outcome) -> None:
+    def settle(self, outcome: UserResult) -> None:
         """Pass the outcome to the waiting caller; callable from any thread."""
         self._notify(self._settle, outcome)
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: UserResult) -> None:
         if not self.ended.done():
             self.ended.set_result(outcome)
 
@@ -191,8 +191,8 @@ class AgentLoop:
         call.task.add_done_callback(lambda task: self._end(call, task))
         self._loop.call_soon(call.step_returned)
 
-    def _end(self, call: LoopCall, task: asyncio.Task[Outcome]) -> None:
-        outcome = Outcome(error=cancelled_inside(None)) if task.cancelled() else task.result()
+    def _end(self, call: LoopCall, task: asyncio.Task[UserResult]) -> None:
+        outcome = UserResult(error=cancelled_inside(None)) if task.cancelled() else task.result()
         with self._lock:
             self._calls.pop(call, None)
         call.step_returned()
@@ -209,12 +209,12 @@ class AgentLoop:
             if call.task is None:
                 self._calls.pop(call, None)
         if call.task is None:
-            call.settle(Outcome(error=cancelled_inside(None)))
+            call.settle(UserResult(error=cancelled_inside(None)))
         else:
             with contextlib.suppress(RuntimeError):  # the loop is closed, so the call has ended
                 self._loop.call_soon_threadsafe(self._cancel, call, call.task)
 
-    def _cancel(self, call: LoopCall, task: asyncio.Task[Outcome]) -> None:
+    def _cancel(self, call: LoopCall, task: asyncio.Task[UserResult]) -> None:
         call.cancelled = True
         task.cancel()
 
@@ -381,7 +381,7 @@ async def on_agent_loop(
     function: Callable[..., Awaitable[Any]],
     *arguments: Any,
     yielded: Callable[[], None] | None = None,
-) -> Outcome:
+) -> UserResult:
     """Call and await user code on the agents' loop, with a copy of the current context.
 
     Cancelling this coroutine cancels the call.

@@ -145,11 +145,11 @@ def _probe(transport: asyncio.Transport, cycle: Any) -> None:
         transport.write(b"%x\r\n%b\r\n" % (len(filler), filler))
 
 
-def _marking_streams(app: asgi.App) -> asgi.App:
+def _marking_streams(app: asgi.AsgiApp) -> asgi.AsgiApp:
     """Wrap `app` to set `asgi.FILLER` in a request's state if its answer is an event stream."""
 
     async def marking(scope: Any, receive: asgi.Receive, send: asgi.Send) -> None:
-        async def marked(message: asgi.Message) -> None:
+        async def marked(message: asgi.AsgiMessage) -> None:
             if message["type"] == "http.response.start":
                 kind = dict(message["headers"]).get(b"content-type", b"")
                 if kind.startswith(b"text/event-stream"):

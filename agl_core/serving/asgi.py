@@ -10,11 +10,11 @@ from typing import Any, Final, Protocol
 from agl_core import semconv
 from agl_core.text import system_bytes
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Scope = MutableMapping[str, Any]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
+AsgiScope = MutableMapping[str, Any]
+AsgiApp = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 RawHeaders = Iterable[tuple[bytes, bytes]]
 Translate = Callable[[bytes, Send], tuple[bytes, Send]]
 """Maps a dialect's request body and ``send`` to those of a chat completion; raises `Problem`."""
@@ -135,7 +135,7 @@ class Connection(Protocol):
         ...
 
 
-def on_client_left(scope: Scope, call: Callable[[], Any]) -> Callable[[], None]:
+def on_client_left(scope: AsgiScope, call: Callable[[], Any]) -> Callable[[], None]:
     """Call `call` once when the client disconnects; return a function that cancels this.
 
     With servers that do not set `CONNECTION`, `call` is never called.
@@ -171,7 +171,7 @@ class CountedSend:
         self.status = 0
         """0 until the head is sent."""
 
-    async def __call__(self, message: Message) -> None:
+    async def __call__(self, message: AsgiMessage) -> None:
         self.status = message.get("status", self.status)
         self.count += len(message.get("body", b""))
         await self._send(message)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from agl_core.errors import LeadHeldError, StoreError
 from agl_core.store import _operations
 from agl_core.store._codec import json_value
-from agl_core.store._operations import Changes, ClaimRequest, Ending, Operations
+from agl_core.store._operations import Changes, ClaimRequest, FinishRequest, Operations
 from agl_core.store._records import Records
 from agl_core.store._waiting import ClaimQueue, Clock, FinalWatches, SystemClock, Watchdog
 from agl_core.types import (
@@ -31,6 +31,7 @@ from agl_core.types import (
 
 T = TypeVar("T")
 Retention = Literal["keep", "drop_spans"]
+"""What becomes of the spans of a rollout that is consumed."""
 
 _SPANS_EXPECTED: Final = 16
 """Assumed number of spans per rollout, to estimate the rows of a read."""
@@ -44,7 +45,8 @@ class BaseStore(ABC):
     the lead and retention. `agl_testing.store_contract` tests a subclass.
 
     All methods are called on the event loop that opened the store. A write through this object
-    wakes callers that wait on the same object immediately.
+    wakes callers that wait on the same object immediately. Attributes of this class that begin with
+    an underscore have mangled names, so those of a subclass never replace them.
     """
 
     poll_interval_s: float = math.inf
@@ -61,17 +63,18 @@ class BaseStore(ABC):
             retention: ``drop_spans`` deletes the spans of consumed rollouts.
             clock: Clock for leases and deadlines; None means the system clock.
         """
-        self._retention = retention
-        self._clock = clock or SystemClock()
-        self._claimers = ClaimQueue()
-        self._finals = FinalWatches()
-        self._watchdog = self._fresh_watchdog()
-        self._tasks: set[asyncio.Future[Any]] = set()
-        self._writes: set[asyncio.Future[Any]] = set()
-        self._reads: set[asyncio.Future[None]] = set()
+        self.__retention = retention
+        self.clock: Clock = clock or SystemClock()
+        """Clock of the transactions; see `Operations`."""
+        self.__claimers = ClaimQueue()
+        self.__finals = FinalWatches()
+        self.__watchdog = self.__fresh_watchdog()
+        self.__tasks: set[asyncio.Future[Any]] = set()
+        self.__writes: set[asyncio.Future[Any]] = set()
+        self.__reads: set[asyncio.Future[None]] = set()
         """A future per read in progress, done when the read ends."""
-        self._open = False
-        self._process = 0
+        self.__open = False
+        self.__process = 0
 
     @abstractmethod
     async def connect(self) -> bool:
@@ -133,16 +136,16 @@ class BaseStore(ABC):
     ) -> asyncio.Future[T]:
         """Start one write operation; see `BatchingStore.submit`."""
         del rows
-        task = asyncio.ensure_future(self._run(operation))
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        task = asyncio.ensure_future(self.__run(operation))
+        self.__writes.add(task)
+        task.add_done_callback(self.__writes.discard)
         return asyncio.shield(task)
 
-    async def _run(self, operation: Callable[[Operations], T]) -> T:
+    async def __run(self, operation: Callable[[Operations], T]) -> T:
         done: list[Changes] = []
 
         def work(records: Records) -> T:
-            operations = Operations(records, self._clock.now())
+            operations = Operations(records, self.clock.now())
             value = operation(operations)
             done[:] = [operations.changes]
             return value
@@ -154,11 +157,11 @@ class BaseStore(ABC):
     def announce(self, changes: Changes) -> None:
         """Wake the callers and the watchdog that wait for the changes of a durable write."""
         if changes.final:
-            self._finals.announce(changes.final)
+            self.__finals.announce(changes.final)
         if changes.queued:
-            self._claimers.arrive(changes.queued)
+            self.__claimers.arrive(changes.queued)
         if changes.due_at < math.inf:
-            self._watchdog.notice(changes.due_at)
+            self.__watchdog.notice(changes.due_at)
 
     async def open(self) -> None:
         """Connect, queue the rollouts of orphaned attempts again, and start the watchdog.
@@ -166,41 +169,41 @@ class BaseStore(ABC):
         Raises:
             StoreError: the store is already open, or the medium cannot be used.
         """
-        if self._open:
+        if self.__open:
             raise StoreError("The store is open already: open() it once, close() it after use")
-        self._watchdog = self._fresh_watchdog()
+        self.__watchdog = self.__fresh_watchdog()
         crashed = await self.connect()
         try:
             if crashed:
                 await self.submit(Operations.requeue_running)
         except BaseException:
-            await self._disconnect()
+            await self.__disconnect()
             raise
-        self._open = True
-        self._process = os.getpid()
-        self._keep(asyncio.ensure_future(self._watchdog.run()))
+        self.__open = True
+        self.__process = os.getpid()
+        self.__keep(asyncio.ensure_future(self.__watchdog.run()))
 
     async def close(self) -> None:
         """Close after pending reads and writes; waiting callers get a StoreError. Idempotent."""
-        if not self._open:
+        if not self.__open:
             return
-        self._open = False
+        self.__open = False
         error = StoreError("The store was closed while a caller waited on it")
-        self._claimers.close(error)
-        self._finals.close(error)
-        for task in list(self._tasks):
+        self.__claimers.close(error)
+        self.__finals.close(error)
+        for task in list(self.__tasks):
             task.cancel()
-        await self._disconnect()
+        await self.__disconnect()
 
-    async def _disconnect(self) -> None:
+    async def __disconnect(self) -> None:
         """Disconnect once all reads and writes, also those of cancelled callers, have returned."""
-        if pending := self._tasks | self._writes | self._reads:
+        if pending := self.__tasks | self.__writes | self.__reads:
             await asyncio.wait(pending)
         await self.disconnect()
 
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         rollouts = list(rollouts)
-        return await self._write(lambda store: store.enqueue(rollouts), rows=len(rollouts))
+        return await self.__write(lambda store: store.enqueue(rollouts), rows=len(rollouts))
 
     async def claim(
         self, worker: str, *, limit: int = 1, timeout_s: float | None = None
@@ -213,37 +216,37 @@ class BaseStore(ABC):
         """Claim as `claim` does, for a request with an id, which can be repeated or undone."""
         time_left = _countdown(timeout_s)
         while True:
-            seen = self._claimers.arrivals
-            claims = await self._claim(claiming)
+            seen = self.__claimers.arrivals
+            claims = await self.__claim(claiming)
             claiming = replace(claiming, repeated=False)
             left = time_left()
             if claims or left <= 0:
                 return claims
-            await self._claimers.wait(seen, timeout_s=_finite(min(left, self.poll_interval_s)))
+            await self.__claimers.wait(seen, timeout_s=_finite(min(left, self.poll_interval_s)))
 
-    async def _claim(self, claiming: ClaimRequest) -> list[Claim]:
-        self._check_open()
+    async def __claim(self, claiming: ClaimRequest) -> list[Claim]:
+        self.__check_open()
         future = self.submit(lambda store: store.claim(claiming), rows=claiming.limit)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            future.add_done_callback(self._hand_back)
+            future.add_done_callback(self.__hand_back)
             raise
 
-    def _hand_back(self, future: asyncio.Future[list[Claim]]) -> None:
+    def __hand_back(self, future: asyncio.Future[list[Claim]]) -> None:
         """Queue rollouts again whose worker was cancelled while it claimed them."""
         claims = [] if future.cancelled() or future.exception() else future.result()
-        if claims and self._open:
-            self._keep(self.submit(lambda store: store.hand_back(claims), rows=len(claims)))
+        if claims and self.__open:
+            self.__keep(self.submit(lambda store: store.hand_back(claims), rows=len(claims)))
 
     async def hand_back(self, claim_ids: Collection[str]) -> None:
         """Queue rollouts again whose claims were not received because the callers disconnected."""
         claim_ids = frozenset(claim_ids)
-        await self._write(lambda store: store.hand_back_of(claim_ids))
+        await self.__write(lambda store: store.hand_back_of(claim_ids))
 
     async def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
         attempt_ids = list(attempt_ids)
-        return await self._write(lambda store: store.heartbeat(attempt_ids), rows=len(attempt_ids))
+        return await self.__write(lambda store: store.heartbeat(attempt_ids), rows=len(attempt_ids))
 
     async def finish(
         self,
@@ -256,14 +259,14 @@ class BaseStore(ABC):
     ) -> Attempt:
         # Converted before the write is queued, because the caller may change the output afterwards.
         kept = json_value(output)
-        ending = Ending(status=status, spans=list(spans), failure=failure, output=kept)
-        return await self._write(
+        ending = FinishRequest(status=status, spans=list(spans), failure=failure, output=kept)
+        return await self.__write(
             lambda store: store.finish(attempt_id, ending), rows=1 + len(ending.spans)
         )
 
     async def cancel(self, rollout_ids: Sequence[str], *, reason: str) -> list[Rollout]:
         rollout_ids = list(rollout_ids)
-        return await self._write(
+        return await self.__write(
             lambda store: store.cancel(rollout_ids, reason), rows=len(rollout_ids)
         )
 
@@ -274,7 +277,9 @@ class BaseStore(ABC):
             StoreError: an attempt does not exist in this store; the other spans are recorded.
         """
         spans = list(spans)
-        ingest, strangers = await self._write(lambda store: store.add_spans(spans), rows=len(spans))
+        ingest, strangers = await self.__write(
+            lambda store: store.add_spans(spans), rows=len(spans)
+        )
         if strangers:
             raise StoreError(
                 f"Spans of attempts {strangers} were refused, the other {ingest.accepted} recorded: "
@@ -286,27 +291,27 @@ class BaseStore(ABC):
         self, rollout_ids: Sequence[str], *, attempt_id: str | None = None
     ) -> list[Span]:
         rollout_ids = list(rollout_ids)
-        return await self._read(
+        return await self.__read(
             lambda records: _operations.spans_of(records, rollout_ids, attempt_id),
             rows=_SPANS_EXPECTED * len(rollout_ids),
         )
 
     async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
-        return await self._read(
+        return await self.__read(
             lambda records: records.select(query), rows=len(query.ids) or query.limit
         )
 
     async def wait(
         self, rollout_ids: Sequence[str], *, timeout_s: float | None = None
     ) -> list[Rollout]:
-        self._check_open()
+        self.__check_open()
         time_left = _countdown(timeout_s)
-        watch = self._finals.watch(rollout_ids)
+        watch = self.__finals.watch(rollout_ids)
         final: dict[str, Rollout] = {}
         try:
             while True:
                 # A final status never changes, so only the other rollouts are read again.
-                known = await self._existing([one for one in rollout_ids if one not in final])
+                known = await self.__existing([one for one in rollout_ids if one not in final])
                 final.update({one: known[one] for one in known if known[one].status.final})
                 left = time_left()
                 if all(one in final for one in rollout_ids) or left <= 0:
@@ -315,27 +320,27 @@ class BaseStore(ABC):
                 watch.see(final)
                 await watch.wait(timeout_s=_finite(min(left, self.poll_interval_s)))
         finally:
-            self._finals.unwatch(watch)
+            self.__finals.unwatch(watch)
 
-    async def _existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
-        return await self._read(
+    async def __existing(self, rollout_ids: Sequence[str]) -> dict[str, Rollout]:
+        return await self.__read(
             lambda records: _operations.existing(records, rollout_ids), rows=len(rollout_ids)
         )
 
     async def consume(self, rollout_ids: Sequence[str]) -> int:
         rollout_ids = list(rollout_ids)
-        drop = self._retention == "drop_spans"
+        drop = self.__retention == "drop_spans"
         rows = math.inf if drop else len(rollout_ids)
-        return await self._write(
+        return await self.__write(
             lambda store: store.consume(rollout_ids, drop_spans=drop), rows=rows
         )
 
     async def publish(self, resources: Resources) -> Resources:
-        return await self._write(lambda store: store.publish(resources), rows=1)
+        return await self.__write(lambda store: store.publish(resources), rows=1)
 
     async def resources(self, version: int | None = None) -> Resources | None:
         query = functools.partial(_operations.resources_of, version=version)
-        return await self._read(query, rows=1)
+        return await self.__read(query, rows=1)
 
     async def lead(self, instance: str, *, lease_s: float) -> None:
         if not instance or not (math.isfinite(lease_s) and lease_s >= 0):
@@ -343,51 +348,56 @@ class BaseStore(ABC):
                 f"Instance {instance!r} asked to lead for lease_s={lease_s!r}: give a name, and a "
                 f"finite time of 0 or more"
             )
-        held = await self._write(lambda store: store.lead(instance, lease_s), rows=1)
+        held = await self.__write(lambda store: store.lead(instance, lease_s), rows=1)
         if lease_s > 0 and held is not None and held.instance != instance:
             raise LeadHeldError(held.instance, held.until)
 
-    async def _write(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> T:
+    async def __write(self, operation: Callable[[Operations], T], *, rows: float = math.inf) -> T:
         """Run a transaction, which continues if the caller is cancelled."""
-        self._check_open()
+        self.__check_open()
         return await self.submit(operation, rows=rows)
 
-    async def _read(self, query: Callable[[Records], T], *, rows: float) -> T:
+    async def __read(self, query: Callable[[Records], T], *, rows: float) -> T:
         """Run a query; `close` waits for it."""
-        self._check_open()
+        self.__check_open()
         ended = asyncio.get_running_loop().create_future()
-        self._reads.add(ended)
+        self.__reads.add(ended)
         try:
             return await self.read(query, rows=rows)
         finally:
-            self._reads.discard(ended)
+            self.__reads.discard(ended)
             ended.set_result(None)
 
-    def _fresh_watchdog(self) -> Watchdog:
+    def __fresh_watchdog(self) -> Watchdog:
         return Watchdog(
-            self._clock,
-            self._sweep,
-            restart_timers=self._restart_timers,
+            self.clock,
+            self.sweep,
+            restart_timers=self.restart_timers,
             longest_s=self.sweep_interval_s,
         )
 
-    async def _restart_timers(self) -> None:
-        await self._write(Operations.restart_timers)
+    async def restart_timers(self) -> None:
+        """Restart leases and deadlines after the clock jumped; a store for reading does nothing."""
+        await self.__write(Operations.restart_timers)
 
-    async def _sweep(self) -> float:
-        return await self._write(Operations.expire)
+    async def sweep(self) -> float:
+        """End overdue attempts, and return when the next one is due.
 
-    def _keep(self, task: asyncio.Future[Any]) -> None:
+        A store for reading returns infinity.
+        """
+        return await self.__write(Operations.expire)
+
+    def __keep(self, task: asyncio.Future[Any]) -> None:
         """Reference a background task until it is done; the loop has only a weak reference."""
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.__tasks.add(task)
+        task.add_done_callback(self.__tasks.discard)
 
-    def _check_open(self) -> None:
-        if not self._open:
+    def __check_open(self) -> None:
+        if not self.__open:
             raise StoreError("The store is not open: call open() first, and nothing after close()")
-        if os.getpid() != self._process:
+        if os.getpid() != self.__process:
             raise StoreError(
-                f"The store was opened by process {self._process}, and this process is a fork of "
+                f"The store was opened by process {self.__process}, and this process is a fork of "
                 f"it: open another store object in this process"
             )
 

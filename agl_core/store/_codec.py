@@ -167,9 +167,13 @@ class Codec(Generic[T]):
 
 
 SPANS = Codec(Span)
+"""Reads and writes a `Span` as bytes."""
 ROLLOUTS = Codec(Rollout)
+"""Reads and writes a `Rollout` as bytes."""
 ATTEMPTS = Codec(Attempt)
+"""Reads and writes a `Attempt` as bytes."""
 RESOURCES = Codec(Resources)
+"""Reads and writes a `Resources` as bytes."""
 LEADS = Codec(Lead)
 
 

@@ -56,7 +56,7 @@ class MemoryStore(BatchingStore):
         self, operation: Callable[[Operations], T], *, rows: float = math.inf
     ) -> asyncio.Future[T]:
         del rows
-        operations = Operations(self._records, self._clock.now())
+        operations = Operations(self._records, self.clock.now())
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             future.set_result(operation(operations))

@@ -40,7 +40,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class FinishRequest:
     """The arguments of one `finish`."""
 
     status: AttemptStatus
@@ -147,7 +147,7 @@ class Operations:
                 self._save_attempt(transitions.renew(rollout, now=self._now))
         return gone
 
-    def finish(self, attempt_id: str, ending: Ending) -> Attempt:
+    def finish(self, attempt_id: str, ending: FinishRequest) -> Attempt:
         rollout = self._rollout_of(attempt_id)
         if rollout is None:
             raise StoreError(f"Attempt {attempt_id!r} does not exist in this store")

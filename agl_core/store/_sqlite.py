@@ -121,9 +121,9 @@ class SqliteStore(BatchingStore):
 
     async def connect(self) -> bool:
         self._writer = Writer(
-            _File(self._settings, self._clock, self._orphans),
+            _File(self._settings, self.clock, self._orphans),
             self._settings,
-            now=self._clock.now,
+            now=self.clock.now,
             announce=self.announce,
         )
         await self._writer.start()
@@ -181,11 +181,11 @@ class SqliteReader(BatchingStore):
             f"change it"
         )
 
-    async def _sweep(self) -> float:
+    async def sweep(self) -> float:
         """Return infinity, because processes that can write end overdue attempts."""
         return math.inf
 
-    async def _restart_timers(self) -> None:
+    async def restart_timers(self) -> None:
         """Do nothing: processes that can write restart leases and deadlines."""
 
     async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:

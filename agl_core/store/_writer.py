@@ -36,7 +36,7 @@ _ROWS: Final = 512
 
 
 @dataclass(slots=True)
-class Job:
+class WriteJob:
     """One submitted operation with its result."""
 
     operation: Operation
@@ -62,7 +62,7 @@ class GroupCommit:
         self._seen_version = -1
         self._patient = True
 
-    def run(self, jobs: Sequence[Job], *, patient: bool = True) -> bool:
+    def run(self, jobs: Sequence[WriteJob], *, patient: bool = True) -> bool:
         """Run jobs in one transaction and set `value` or `error` of each; values are durable.
 
         A job that fails before its first write does not affect the others. If a job fails after a
@@ -110,7 +110,7 @@ class GroupCommit:
             return False
         return True
 
-    def _attempt(self, job: Job) -> bool:
+    def _attempt(self, job: WriteJob) -> bool:
         """Run one operation; return False if the transaction must be rolled back."""
         written = self._sql.total_changes
         operations = Operations(self._records, self._now())
@@ -125,7 +125,7 @@ class GroupCommit:
         job.changes = operations.changes
         return True
 
-    def _fail(self, job: Job, error: Exception) -> None:
+    def _fail(self, job: WriteJob, error: Exception) -> None:
         foreign = isinstance(error, sqlite3.Error | MemoryError)
         job.error = as_store_error(error, self._settings) if foreign else error
         job.changes = None
@@ -283,9 +283,9 @@ class Writer:
         self._announce = announce
         self._throttle = Throttle(ever=settings.synchronous == "normal")
         self._checkpoints = WalCheckpointer(settings)
-        self._arrived: list[Job] = []
+        self._arrived: list[WriteJob] = []
         self._under_way = 0
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[WriteJob | None] = queue.SimpleQueue()
         self._writing = threading.Lock()
         self._freed = False
 
@@ -309,7 +309,7 @@ class Writer:
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self._arrived:
             self._loop.call_soon(self._commit_arrived)
-        self._arrived.append(Job(operation, future, rows))
+        self._arrived.append(WriteJob(operation, future, rows))
         return future
 
     async def stop(self) -> None:
@@ -335,7 +335,7 @@ class Writer:
             self._loop.call_soon(self._commit_arrived)
         self._deliver(jobs)
 
-    def _fitting(self) -> list[Job]:
+    def _fitting(self) -> list[WriteJob]:
         """Return the first jobs, as many as the loop may do without a break."""
         rows = 0.0
         for count, job in enumerate(self._arrived):
@@ -344,7 +344,7 @@ class Writer:
                 return self._arrived[:count]
         return self._arrived
 
-    def _commit_here(self, jobs: Sequence[Job]) -> bool:
+    def _commit_here(self, jobs: Sequence[WriteJob]) -> bool:
         """Commit on the loop; return False if the thread must do it."""
         rows = sum(job.rows for job in jobs)
         begin = monotonic()
@@ -397,11 +397,11 @@ class Writer:
                 self._freed |= any(job.changes and job.changes.freed for job in group)
                 self._call_on_loop(self._deliver_later, group)
 
-    def _next_group(self, connection: sqlite3.Connection) -> tuple[list[Job], bool]:
+    def _next_group(self, connection: sqlite3.Connection) -> tuple[list[WriteJob], bool]:
         """Wait for jobs; return all queued ones, and False if the writer was stopped."""
         while self._freed and self._jobs.empty():
             self._freed = self._reclaim(connection)
-        group: list[Job] = []
+        group: list[WriteJob] = []
         job = self._jobs.get()
         while job is not None:
             group.append(job)
@@ -416,11 +416,11 @@ class Writer:
         except sqlite3.Error:
             return False
 
-    def _deliver_later(self, group: Sequence[Job]) -> None:
+    def _deliver_later(self, group: Sequence[WriteJob]) -> None:
         self._under_way -= len(group)
         self._deliver(group)
 
-    def _deliver(self, group: Sequence[Job]) -> None:
+    def _deliver(self, group: Sequence[WriteJob]) -> None:
         self._checkpoints.written(sum(job.rows for job in group))
         for job in group:
             if job.changes is not None:

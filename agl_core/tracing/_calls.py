@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from agl_core import semconv
 from agl_core.clocks import new_id
 from agl_core.tracing._context import AttemptContext
-from agl_core.tracing._recorder import Reading, Recorder
+from agl_core.tracing._recorder import ReadProgress, Recorder
 from agl_core.tracing._scopes import close_scope
 from agl_core.types import Scope, SpanKind
 
@@ -31,7 +31,7 @@ class _LastSend(NamedTuple):
 _LAST_SEND: ContextVar[_LastSend | None] = ContextVar("agl_last_send", default=None)
 
 
-class Sent:
+class RecordedRequest:
     """A request in flight with an LLM span that the wire recorded."""
 
     __slots__ = ("_ended", "_recorder", "_span_id", "rerouted")
@@ -45,7 +45,7 @@ class Sent:
         self.rerouted = False
         """Whether the program sent it to another address than the gateway's."""
 
-    def reading(self) -> Reading:
+    def reading(self) -> ReadProgress:
         """Return a new counter for the reader of the answer."""
         return self._recorder.reading(self._span_id)
 
@@ -61,7 +61,7 @@ class Sent:
             self._recorder.end_with(self._span_id, error)
 
 
-class Tried:
+class ScopedRequest:
     """A request in flight inside a call scope, whose span an integration records."""
 
     __slots__ = ("_call", "_recorder", "rerouted")
@@ -72,7 +72,7 @@ class Tried:
         self._call = call
         self.rerouted = False
 
-    def reading(self) -> Reading:
+    def reading(self) -> ReadProgress:
         """Return a new counter for the reader of the answer."""
         return self._recorder.reading(self._call.span_id)
 

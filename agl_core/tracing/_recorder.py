@@ -22,7 +22,7 @@ MAX_ERROR_CHARS: Final = 16_384
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
+class ReadProgress:
     """How far the program has read the answer of a model call."""
 
     taken: int = 0
@@ -48,7 +48,7 @@ class Record:
     attributes: dict[str, Any] = field(default_factory=dict[str, Any])
     call_id: str | None = None
     reward: Reward | None = None
-    reading: Reading | None = None
+    reading: ReadProgress | None = None
 
     def span(self, rollout_id: str, attempt_id: str) -> Span:
         """Return the span in the form that the store takes."""
@@ -192,9 +192,9 @@ class Recorder:
             record.attributes[semconv.AGL_REQUESTS] = requests + 1
             record.reading = None
 
-    def reading(self, span_id: str) -> Reading:
+    def reading(self, span_id: str) -> ReadProgress:
         """Return a new counter for a reader of a model call's answer; the last one counts."""
-        reading = Reading()
+        reading = ReadProgress()
         record = self._records.get(span_id)
         if record is not None:
             record.reading = reading
@@ -204,7 +204,7 @@ class Recorder:
         """Record that the program received no answer, unless it has begun to read one."""
         record = self._records.get(span_id)
         if record is not None and record.reading is None:
-            record.reading = Reading()
+            record.reading = ReadProgress()
 
     def end(
         self,

@@ -31,8 +31,8 @@ from agl_core.interfaces import Integration
 from agl_core.text import url_quoted
 from agl_core.tracing._calls import (
     FIRST_ERROR,
-    Sent,
-    Tried,
+    RecordedRequest,
+    ScopedRequest,
     call_id,
     call_scope,
     named_agent,
@@ -65,7 +65,7 @@ _UNRESERVED: Final = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
 """Characters that percent-encoding leaves alone (RFC 3986, section 2.3)."""
 
 
-class Counted(Enum):
+class CountedRequest(Enum):
     """The result of `Wire.prepare` for a counted model request to another address."""
 
     COUNTED = 1
@@ -103,7 +103,9 @@ class Wire:
         while self._patches:
             self._patches.pop().remove()
 
-    def prepare(self, client: Any, request: Any) -> Sent | Tried | Counted | None:
+    def prepare(
+        self, client: Any, request: Any
+    ) -> RecordedRequest | ScopedRequest | CountedRequest | None:
         """Add identity, deadline and call id to a request; it is sent even if that fails.
 
         Returns:
@@ -131,13 +133,13 @@ class Wire:
 
     def _elsewhere(
         self, context: AttemptContext, client: Any, request: Any
-    ) -> Sent | Tried | Counted | None:
+    ) -> RecordedRequest | ScopedRequest | CountedRequest | None:
         url = request.url
         if not context.origins or not asks_model(request.method, url.path):
             return None
         scope = self.scope(context)
         if not reroutes(context, scope, str(url)):
-            return Counted.COUNTED
+            return CountedRequest.COUNTED
         _limit_timeout(client, request, context.seconds_left())
         readdress(request, context)
         sent = self._identify(context, request, scope)
@@ -169,7 +171,7 @@ class Wire:
 
     def _identify(
         self, context: AttemptContext, request: Any, scope: Scope | None
-    ) -> Sent | Tried | None:
+    ) -> RecordedRequest | ScopedRequest | None:
         headers = request.headers
         headers[semconv.HEADER_ROLLOUT] = _encode(context.rollout.id)
         headers[semconv.HEADER_ATTEMPT] = _encode(context.attempt.id)
@@ -191,9 +193,9 @@ class Wire:
         call = call_scope(scope)
         if call is not None:
             headers[semconv.HEADER_CALL] = call_id(context.recorder, call, request)
-            return Tried(context.recorder, call)
+            return ScopedRequest(context.recorder, call)
         headers[semconv.HEADER_CALL], span_id = own_span(context, scope, request, operation=kind)
-        return Sent(context.recorder, span_id)
+        return RecordedRequest(context.recorder, span_id)
 
     def scope(self, context: AttemptContext) -> Scope | None:
         """Return the current scope, from the first integration that has one, else from agl-core."""
@@ -212,12 +214,12 @@ class Wire:
         return current_scope()
 
 
-def _stray(request: Any) -> Counted | None:
+def _stray(request: Any) -> CountedRequest | None:
     url = request.url
     if not asks_model(request.method, url.path):
         return None
     stray(str(url), origin_key(url.host, url.port, url.scheme))
-    return Counted.COUNTED
+    return CountedRequest.COUNTED
 
 
 def patches_of(library: Any, wire: Wire) -> tuple[Patch, Patch]:
@@ -240,7 +242,7 @@ def _sends(wire: Wire, direct: Direct, tap: type[Any]) -> Wrap:
             sent = wire.prepare(client, request) if live() else None
             if sent is None:
                 return original(client, request, **options)
-            if sent is Counted.COUNTED:
+            if sent is CountedRequest.COUNTED:
                 with counted():
                     return original(client, request, **options)
             if sent.rerouted:
@@ -264,7 +266,7 @@ def _sends_async(wire: Wire, direct: Direct, tap: type[Any]) -> Wrap:
             sent = wire.prepare(client, request) if live() else None
             if sent is None:
                 return await original(client, request, **options)
-            if sent is Counted.COUNTED:
+            if sent is CountedRequest.COUNTED:
                 with counted():
                     return await original(client, request, **options)
             if sent.rerouted:
@@ -288,7 +290,7 @@ def _sends_async(wire: Wire, direct: Direct, tap: type[Any]) -> Wrap:
     return wrap
 
 
-def _watch(response: Any, sent: Sent | Tried, tap: type[Any]) -> Any:
+def _watch(response: Any, sent: RecordedRequest | ScopedRequest, tap: type[Any]) -> Any:
     """End the request's record now, or at the end of the stream; return the same response."""
     if response.is_closed or response.status_code >= FIRST_ERROR:
         sent.end(None, status_code=response.status_code)
@@ -419,7 +421,7 @@ def taps(library: Any) -> tuple[type[Any], type[Any]]:
 class _Tap:
     """Base class of the two stream types."""
 
-    def __init__(self, stream: Any, sent: Sent | Tried, events: bool) -> None:
+    def __init__(self, stream: Any, sent: RecordedRequest | ScopedRequest, events: bool) -> None:
         self._stream = stream
         self._events = events
         self._reading = sent.reading()

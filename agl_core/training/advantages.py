@@ -16,16 +16,6 @@ import msgspec
 from agl_core.errors import TrainingError
 from agl_core.types import AgentReturn, CallCredit, TrajectoryGroup, Triplet
 
-__all__ = [
-    "Baseline",
-    "Weighting",
-    "broadcast",
-    "grpo_advantages",
-    "over_trained",
-    "reinforce_advantages",
-    "rloo_advantages",
-]
-
 _Key = TypeVar("_Key")
 
 Baseline = Literal["none", "mean"]

@@ -22,9 +22,9 @@ from agl_core.config.policies import needs_tuner
 from agl_core.training.checkpoint import POLICIES, CheckpointState, name_of
 from agl_core.training.evaluate import is_better
 from agl_core.training.rollouts import TaskSampler, configured_prompts
-from agl_core.training.steps import LoopComponents, Progress, Serving, Steps, reconfigures
+from agl_core.training.steps import LoopComponents, RunState, Serving, Steps, reconfigures
 from agl_core.types import Evaluation, Losses, Policy, Report, StepReport, Task
-from agl_core.types.run import PromptReport, RewardTrend, Rows, sum_breaks
+from agl_core.types.run import PromptReport, RewardTrend, RowCounts, sum_breaks
 
 if TYPE_CHECKING:
     from agl_core.interfaces import Tuner
@@ -68,12 +68,12 @@ class TrainingLoop:
         self._ends = list(accumulate(sizes))
         """Number of steps at the end of each phase."""
 
-    async def prepare(self, start: tuple[Path, CheckpointState] | None) -> Progress:
+    async def prepare(self, start: tuple[Path, CheckpointState] | None) -> RunState:
         """Load the checkpoint to resume from, and cancel the open rollouts of an interrupted run.
 
         Call this before any runner claims rollouts.
         """
-        progress = Progress(
+        progress = RunState(
             policies=dict(self._policies),
             prompts=configured_prompts(self._config),
             sha256_before=await self._fingerprints(),
@@ -86,7 +86,7 @@ class TrainingLoop:
         await self._serving(progress).publish()
         return progress
 
-    async def run(self, progress: Progress) -> Report:
+    async def run(self, progress: RunState) -> Report:
         """Run the phases that are left and return the report; errors of components are raised."""
         started = time.perf_counter()
         tuner = self._tuner(progress) if needs_tuner(self._config) else None
@@ -100,7 +100,7 @@ class TrainingLoop:
                 await self._train(progress)
         return await self._report(progress, wall_s=time.perf_counter() - started)
 
-    async def _begin(self, progress: Progress, tuner: Tuner | None) -> None:
+    async def _begin(self, progress: RunState, tuner: Tuner | None) -> None:
         """Learn the prompts of a new run and evaluate it."""
         if tuner is not None:
             progress.prompts = await tuner.prompts()
@@ -110,7 +110,7 @@ class TrainingLoop:
         if tuner is not None:
             await self._checkpoint(progress)  # keeps the learned prompts
 
-    async def _train(self, progress: Progress) -> None:
+    async def _train(self, progress: RunState) -> None:
         """Run an algorithm phase, or the rest of it."""
         phase, end = self._components.phases[progress.phase], self._ends[progress.phase]
         if reconfigures(self._components.phases):
@@ -122,7 +122,7 @@ class TrainingLoop:
         steps = Steps(phase, self._serving(progress), sampler=self._sampler, end=end)
         await steps.run(after)
 
-    async def _tune(self, progress: Progress, tuner: Tuner) -> None:
+    async def _tune(self, progress: RunState, tuner: Tuner) -> None:
         """Run a prompt phase, or repeat it if it was interrupted."""
         number, optimizer = progress.phase, self._config.phases[progress.phase].optimizer
         self._components.events.stage(f"phase {number}: {optimizer}")
@@ -139,10 +139,10 @@ class TrainingLoop:
             await self._evaluate(progress, phase=number)
         await self._checkpoint(progress, phase=number)
 
-    def _serving(self, progress: Progress) -> Serving:
+    def _serving(self, progress: RunState) -> Serving:
         return Serving(self._config, self._components, progress)
 
-    def _tuner(self, progress: Progress) -> Tuner:
+    def _tuner(self, progress: RunState) -> Tuner:
         from agl_core.training.tuning import TuningSetup  # noqa: PLC0415  most runs tune no prompts
 
         setup = TuningSetup(
@@ -159,7 +159,7 @@ class TrainingLoop:
         )
         return self._components.plugins.registry("tuners").create("prompts", setup)
 
-    async def _restore(self, progress: Progress, path: Path, state: CheckpointState) -> None:
+    async def _restore(self, progress: RunState, path: Path, state: CheckpointState) -> None:
         for name in self._trained:
             version = state.versions[name]
             await self._components.engine.load(name, str(path / POLICIES / name), version=version)
@@ -176,7 +176,7 @@ class TrainingLoop:
         self._components.source.newest = state.newest_rollout
         self._restore_best(progress)
 
-    def _restore_best(self, progress: Progress) -> None:
+    def _restore_best(self, progress: RunState) -> None:
         """Set the best evaluated checkpoint among those that still exist."""
         paths = {path.name: path for path in self._components.checkpoints.all()}
         for evaluation in progress.evaluations:
@@ -188,7 +188,7 @@ class TrainingLoop:
         trains, engine = bool(self._components.phases), self._components.engine
         return {name: await engine.fingerprint(name) for name in self._policies if trains}
 
-    async def _after_step(self, progress: Progress, *, last: bool, ahead: int) -> None:
+    async def _after_step(self, progress: RunState, *, last: bool, ahead: int) -> None:
         """Write a checkpoint and evaluate at the configured steps and after a phase's last one."""
         train, step = self._config.train, progress.step
         evaluate = bool(self._val_tasks) and (
@@ -199,7 +199,7 @@ class TrainingLoop:
         if last or evaluate or step % train.checkpoint_every == 0:
             await self._checkpoint(progress, ahead=ahead)
 
-    async def _evaluate(self, progress: Progress, *, phase: int | None = None) -> None:
+    async def _evaluate(self, progress: RunState, *, phase: int | None = None) -> None:
         self._components.events.stage(f"evaluating on {len(self._val_tasks)} tasks")
         evaluation = await self._components.evaluator.evaluate(
             self._val_tasks, step=progress.step, resources_version=progress.resources.version
@@ -210,7 +210,7 @@ class TrainingLoop:
         self._components.events.evaluation(evaluation)
 
     async def _checkpoint(
-        self, progress: Progress, *, phase: int | None = None, ahead: int = 0
+        self, progress: RunState, *, phase: int | None = None, ahead: int = 0
     ) -> None:
         state = CheckpointState(
             step=progress.step,
@@ -238,12 +238,12 @@ class TrainingLoop:
         if evaluation is not None and (evaluation.step, evaluation.phase) == (progress.step, phase):
             self._keep_if_best(progress, evaluation, progress.checkpoint)
 
-    def _keep_if_best(self, progress: Progress, evaluation: Evaluation, path: Path) -> None:
+    def _keep_if_best(self, progress: RunState, evaluation: Evaluation, path: Path) -> None:
         best = progress.best_score.score if progress.best_score is not None else None
         if is_better(evaluation.score, best):
             progress.best, progress.best_score = path, evaluation
 
-    async def _report(self, progress: Progress, *, wall_s: float) -> Report:
+    async def _report(self, progress: RunState, *, wall_s: float) -> Report:
         after = await self._fingerprints()
         best = progress.best or progress.checkpoint
         progress.losses.merge(await self._components.events.take_losses())
@@ -285,7 +285,7 @@ class TrainingLoop:
         return policy.model
 
 
-def prompt_reports(progress: Progress) -> dict[str, PromptReport]:
+def prompt_reports(progress: RunState) -> dict[str, PromptReport]:
     """Return the prompts with the first and the best score of the phases that tuned them."""
     found: dict[str, PromptReport] = {}
     for name, prompt in progress.prompts.items():
@@ -306,24 +306,24 @@ _SPAN: Final = 5
 """Greatest number of first and of last steps over which rewards are averaged."""
 
 
-class Summary(TypedDict):
+class ReportSummary(TypedDict):
     """Fields of a `Report` that are computed from its steps."""
 
     reward: RewardTrend | None
-    rows: Rows
+    rows: RowCounts
     seconds_per_step: float | None
 
 
-def summary(steps: Sequence[StepReport]) -> Summary:
+def summary(steps: Sequence[StepReport]) -> ReportSummary:
     """Return the reward trend, the number of trained calls by agent and the median step time."""
     rows = sum((Counter(step.rows) for step in steps), Counter[str]())
     rewards = [step.reward for step in steps if step.reward is not None]
     span = min(_SPAN, max(len(rewards) // 2, 1))
-    return Summary(
+    return ReportSummary(
         reward=RewardTrend(first=_mean(rewards[:span]), last=_mean(rewards[-span:]))
         if rewards
         else None,
-        rows=Rows(by_agent=dict(sorted(rows.items()))),
+        rows=RowCounts(by_agent=dict(sorted(rows.items()))),
         seconds_per_step=statistics.median(step.wall_s for step in steps) if steps else None,
     )
 

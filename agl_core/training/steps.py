@@ -138,7 +138,7 @@ class LoopComponents:
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class RunState:
     """The state of a run so far: everything in a checkpoint besides the weights."""
 
     phase: int = 0
@@ -165,7 +165,7 @@ class Serving:
 
     config: RunConfig
     components: LoopComponents
-    progress: Progress
+    progress: RunState
 
     async def route(self, name: str, version: int) -> None:
         """Serve a version of a policy from now on."""

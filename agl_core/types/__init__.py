@@ -1,121 +1,59 @@
 """The record types of a run."""
 
-from agl_core.types._packed import Floats, Ints, from_list, pack_floats, pack_ints, to_list
-from agl_core.types._trajectory import (
-    AgentReturn,
-    Batch,
-    CallCredit,
-    Image,
-    Trajectory,
-    TrajectoryGroup,
-    Triplet,
-)
-from agl_core.types.rollout import (
-    LLM,
-    PLACEHOLDER,
-    RESERVED_PREFIX,
-    Attempt,
-    AttemptStatus,
-    Claim,
-    Failure,
-    FailureKind,
-    Limits,
-    Mode,
-    Policy,
-    PromptTemplate,
-    Resources,
-    Rollout,
-    RolloutQuery,
-    RolloutStatus,
-    agent_matches,
-    any_matches,
-    says_overflow,
-)
-from agl_core.types.run import (
-    Estimate,
-    Evaluation,
-    Finding,
-    Losses,
-    Report,
-    Severity,
-    StepReport,
-    Update,
-)
-from agl_core.types.span import (
-    ATTEMPT,
-    Choice,
-    Ingest,
-    LogprobsMode,
-    ModelCall,
-    Reward,
-    RewardTarget,
-    Sampling,
-    Scope,
-    ScopeKind,
-    Score,
-    Span,
-    SpanKind,
-    SpanStatus,
-    finite_number,
-)
-from agl_core.types.task import Task, as_task
-
-__all__ = [
-    "ATTEMPT",
-    "LLM",
-    "PLACEHOLDER",
-    "RESERVED_PREFIX",
-    "AgentReturn",
-    "Attempt",
-    "AttemptStatus",
-    "Batch",
-    "CallCredit",
-    "Choice",
-    "Claim",
-    "Estimate",
-    "Evaluation",
-    "Failure",
-    "FailureKind",
-    "Finding",
-    "Floats",
-    "Image",
-    "Ingest",
-    "Ints",
-    "Limits",
-    "LogprobsMode",
-    "Losses",
-    "Mode",
-    "ModelCall",
-    "Policy",
-    "PromptTemplate",
-    "Report",
-    "Resources",
-    "Reward",
-    "RewardTarget",
-    "Rollout",
-    "RolloutQuery",
-    "RolloutStatus",
-    "Sampling",
-    "Scope",
-    "ScopeKind",
-    "Score",
-    "Severity",
-    "Span",
-    "SpanKind",
-    "SpanStatus",
-    "StepReport",
-    "Task",
-    "Trajectory",
-    "TrajectoryGroup",
-    "Triplet",
-    "Update",
-    "agent_matches",
-    "any_matches",
-    "as_task",
-    "finite_number",
-    "from_list",
-    "pack_floats",
-    "pack_ints",
-    "says_overflow",
-    "to_list",
-]
+from agl_core.types._packed import Floats as Floats
+from agl_core.types._packed import Ints as Ints
+from agl_core.types._packed import from_list as from_list
+from agl_core.types._packed import pack_floats as pack_floats
+from agl_core.types._packed import pack_ints as pack_ints
+from agl_core.types._packed import to_list as to_list
+from agl_core.types._trajectory import AgentReturn as AgentReturn
+from agl_core.types._trajectory import Batch as Batch
+from agl_core.types._trajectory import CallCredit as CallCredit
+from agl_core.types._trajectory import Image as Image
+from agl_core.types._trajectory import Trajectory as Trajectory
+from agl_core.types._trajectory import TrajectoryGroup as TrajectoryGroup
+from agl_core.types._trajectory import Triplet as Triplet
+from agl_core.types.rollout import LLM as LLM
+from agl_core.types.rollout import PLACEHOLDER as PLACEHOLDER
+from agl_core.types.rollout import RESERVED_PREFIX as RESERVED_PREFIX
+from agl_core.types.rollout import Attempt as Attempt
+from agl_core.types.rollout import AttemptStatus as AttemptStatus
+from agl_core.types.rollout import Claim as Claim
+from agl_core.types.rollout import Failure as Failure
+from agl_core.types.rollout import FailureKind as FailureKind
+from agl_core.types.rollout import Limits as Limits
+from agl_core.types.rollout import Mode as Mode
+from agl_core.types.rollout import Policy as Policy
+from agl_core.types.rollout import PromptTemplate as PromptTemplate
+from agl_core.types.rollout import Resources as Resources
+from agl_core.types.rollout import Rollout as Rollout
+from agl_core.types.rollout import RolloutQuery as RolloutQuery
+from agl_core.types.rollout import RolloutStatus as RolloutStatus
+from agl_core.types.rollout import agent_matches as agent_matches
+from agl_core.types.rollout import any_matches as any_matches
+from agl_core.types.rollout import says_overflow as says_overflow
+from agl_core.types.run import Estimate as Estimate
+from agl_core.types.run import Evaluation as Evaluation
+from agl_core.types.run import Finding as Finding
+from agl_core.types.run import Losses as Losses
+from agl_core.types.run import Report as Report
+from agl_core.types.run import Severity as Severity
+from agl_core.types.run import StepReport as StepReport
+from agl_core.types.run import Update as Update
+from agl_core.types.span import ATTEMPT as ATTEMPT
+from agl_core.types.span import Choice as Choice
+from agl_core.types.span import Ingest as Ingest
+from agl_core.types.span import LogprobsMode as LogprobsMode
+from agl_core.types.span import ModelCall as ModelCall
+from agl_core.types.span import Reward as Reward
+from agl_core.types.span import RewardTarget as RewardTarget
+from agl_core.types.span import Sampling as Sampling
+from agl_core.types.span import Scope as Scope
+from agl_core.types.span import ScopeKind as ScopeKind
+from agl_core.types.span import Score as Score
+from agl_core.types.span import Span as Span
+from agl_core.types.span import SpanKind as SpanKind
+from agl_core.types.span import SpanStatus as SpanStatus
+from agl_core.types.span import finite_number as finite_number
+from agl_core.types.task import Task as Task
+from agl_core.types.task import as_task as as_task

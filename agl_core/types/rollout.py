@@ -109,6 +109,7 @@ def any_matches(patterns: Iterable[str], agent: str) -> bool:
 
 
 Mode = Literal["train", "val", "test"]
+"""What a rollout is for."""
 
 THINKING_TAGS: Final = "thinking_tags"
 PROMPT_BUDGETS: Final = "prompt_budgets"

@@ -175,7 +175,7 @@ class RewardTrend(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the last steps; no step is in both, except for a run of one step."""
 
 
-class Rows(msgspec.Struct, frozen=True, kw_only=True):
+class RowCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of sequences that a run trained on."""
 
     by_agent: dict[str, int] = {}
@@ -201,7 +201,7 @@ class Report(msgspec.Struct, kw_only=True):
     calls: int = 0
     reward: RewardTrend | None = None
     """None before the first step with rollouts."""
-    rows: Rows = Rows()
+    rows: RowCounts = RowCounts()
     seconds_per_step: float | None = None
     """Median; None before the first step."""
     wall_s: float = 0.0

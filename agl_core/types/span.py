@@ -16,6 +16,7 @@ from agl_core.thinking import DEFAULT_TAGS, Part, split_thinking
 from agl_core.types._packed import Floats, Ints, pack_floats, pack_ints
 
 ScopeKind = Literal["call", "agent", "tool", "operation"]
+"""What the code inside a scope does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +89,7 @@ class RewardTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ATTEMPT = RewardTarget()
+"""The attempt as a whole: the target of a reward that names nothing else."""
 
 
 class Reward(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +173,7 @@ ID_LIMIT: Final = 2**31
 """Upper bound of token ids, exclusive: training stores them as 32-bit integers."""
 
 SpanStatus = Literal["unset", "ok", "error"]
+"""Status of a span, as in OpenTelemetry."""
 
 LogprobsMode = Literal["processed", "raw", "none"]
 """``processed``: after temperature; ``raw``: before temperature; ``none``: not returned."""

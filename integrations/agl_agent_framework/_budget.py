@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from agent_framework import Content, FunctionTool, Message
-from agl_budget import Count, PromptBudget
+from agl_budget import CountTokens, PromptBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,11 @@ class PromptBudgetStrategy:
     """
 
     def __init__(
-        self, max_tokens: int | None = None, *, agent: str | None = None, count: Count | None = None
+        self,
+        max_tokens: int | None = None,
+        *,
+        agent: str | None = None,
+        count: CountTokens | None = None,
     ) -> None:
         """Set a budget; the parameters are those of `agl_budget.PromptBudget`.
 
@@ -60,7 +64,7 @@ class PromptBudgetStrategy:
         PromptBudget(max_tokens)
         self._max_tokens = max_tokens
         self._agent = agent
-        self._count: Count | None = count
+        self._count: CountTokens | None = count
 
     async def __call__(self, messages: list[Message]) -> bool:
         """Cut the list of messages to the budget, in place; return whether it changed.

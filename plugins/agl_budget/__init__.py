@@ -5,6 +5,6 @@ class, and counting at the gateway), `_plan` (the cuts that are tried).
 """
 
 from agl_budget._plan import FittedPrompt, Message
-from agl_budget._prompt_budget import Count, PromptBudget, Tool
+from agl_budget._prompt_budget import CountTokens, PromptBudget, Tool
 
-__all__ = ["Count", "FittedPrompt", "Message", "PromptBudget", "Tool"]
+__all__ = ["CountTokens", "FittedPrompt", "Message", "PromptBudget", "Tool"]

@@ -76,7 +76,7 @@ def _turns(blocks: Sequence[list[int]], messages: Sequence[Message]) -> list[lis
     return turns
 
 
-Search = Generator[Sequence[Message], Counted | None, "FittedPrompt"]
+PromptSearch = Generator[Sequence[Message], Counted | None, "FittedPrompt"]
 """Yields prompts and receives their counts; None for a prompt that the chat template refuses."""
 
 
@@ -113,7 +113,9 @@ def untouched(messages: Sequence[Message], counted: Counted | None = None) -> Fi
     )
 
 
-def fit(messages: Sequence[Message], budget_of: Callable[[Counted], int], *, agent: str) -> Search:
+def fit(
+    messages: Sequence[Message], budget_of: Callable[[Counted], int], *, agent: str
+) -> PromptSearch:
     """Search the smallest cut that fits: whole messages first, then the middle of long texts.
 
     Args:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agl_budget._plan import FittedPrompt, Message, Search, fit, untouched
+from agl_budget._plan import FittedPrompt, Message, PromptSearch, fit, untouched
 from agl_core import semconv
 from agl_core.errors import ConfigError, DeadlineError, EngineError
 from agl_core.interfaces import COUNT_PATH, NOT_COUNTED, PROMPT_REFUSED, CountAnswer, Counted
@@ -22,7 +22,7 @@ from agl_core.threads import in_thread
 from agl_core.tracing import AttemptContext, active, current_scope, guarded
 
 Tool = Mapping[str, Any]
-Count = Callable[[Sequence[Message], Sequence[Tool]], "int | Awaitable[int]"]
+CountTokens = Callable[[Sequence[Message], Sequence[Tool]], "int | Awaitable[int]"]
 """Returns the tokens of messages and tools, both in OpenAI's form."""
 
 _SHARE: Final = 0.75
@@ -56,7 +56,11 @@ class PromptBudget:
     """
 
     def __init__(
-        self, max_tokens: int | None = None, *, agent: str | None = None, count: Count | None = None
+        self,
+        max_tokens: int | None = None,
+        *,
+        agent: str | None = None,
+        count: CountTokens | None = None,
     ) -> None:
         """Set a budget; one object can be used for any number of prompts, threads and tasks.
 
@@ -129,7 +133,7 @@ class PromptBudget:
         uncounted = self._count is None and (context is None or not context.llm.base_url)
         return _Question(context, agent or "", uncounted)
 
-    def _search(self, messages: Sequence[Message], question: _Question) -> Search:
+    def _search(self, messages: Sequence[Message], question: _Question) -> PromptSearch:
         def budget_of(counted: Counted) -> int:
             return self._budget(question, counted.limit)
 

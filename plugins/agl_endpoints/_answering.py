@@ -38,7 +38,7 @@ class Answering:
             answer.cancel()
 
     async def answer(
-        self, backend: Backend, body: bytes, scope: asgi.Scope, send: asgi.Send
+        self, backend: Backend, body: bytes, scope: asgi.AsgiScope, send: asgi.Send
     ) -> None:
         """Send the backend's answer to `body`; cancel it if the client disconnects."""
         reply = _Answer(send)

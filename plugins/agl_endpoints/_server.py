@@ -66,7 +66,7 @@ class OpenAIServer:
         self._answering.end()
         await self._server.stop()
 
-    async def _app(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    async def _app(self, scope: asgi.AsgiScope, receive: asgi.Receive, send: asgi.Send) -> None:
         try:
             path: str = scope["path"]
             self._check(path, scope["method"])
@@ -87,7 +87,7 @@ class OpenAIServer:
         except Problem as problem:
             await asgi.respond(send, problem.status, problem.body())
 
-    async def _answer(self, body: bytes, scope: asgi.Scope, send: asgi.Send) -> None:
+    async def _answer(self, body: bytes, scope: asgi.AsgiScope, send: asgi.Send) -> None:
         reply = sent = asgi.CountedSend(send)
         dialect = self._dialects.get(scope["path"])
         if dialect is not None:

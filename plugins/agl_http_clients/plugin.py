@@ -13,4 +13,5 @@ def agl_register_integrations(register: Register) -> None:
         "agl_http_clients._integration:HttpClients",
         summary="model requests over urllib3, requests, urllib.request, aiohttp and WebSockets: "
         "refused or counted",
+        required=True,
     )

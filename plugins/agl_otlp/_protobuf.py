@@ -19,7 +19,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT: Final = 10
 _DEEPEST: Final = 64
 
-Read = Callable[[Any, int], Any]
+ReadValue = Callable[[Any, int], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class _Field:
 
     name: str
     wire: int
-    read: Read
+    read: ReadValue
     repeated: bool = False
 
 
@@ -147,7 +147,7 @@ def _plain(value: Any, _: int) -> Any:
     return value
 
 
-def _inner(fields: Mapping[int, _Field]) -> Read:
+def _inner(fields: Mapping[int, _Field]) -> ReadValue:
     return lambda value, depth: _message(value, fields, depth)
 
 

@@ -362,7 +362,7 @@ class BackendServer:
         self._counting[f"{path}{COUNT_PATH}".encode()] = backend
         return f"{self._url}{path}/v1"
 
-    async def _app(self, scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    async def _app(self, scope: asgi.AsgiScope, receive: asgi.Receive, send: asgi.Send) -> None:
         try:
             backend = self._find(scope)
             body = await asgi.read_body(receive)

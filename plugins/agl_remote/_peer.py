@@ -225,8 +225,10 @@ class Peer:
         )
 
     def _raised(self, refusal: Refusal) -> AglError:
-        known = refusal.type in errors.__all__
-        kind: type[AglError] = getattr(errors, refusal.type) if known else self._error
+        kind: type[AglError] = self._error
+        named: object = getattr(errors, refusal.type, None)
+        if isinstance(named, type) and issubclass(named, AglError):
+            kind = named
         # Not `kind(...)`: some types build their message from other arguments.
         error = kind.__new__(kind, refusal.message)
         vars(error).update(refusal.fields)

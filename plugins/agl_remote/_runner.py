@@ -22,7 +22,7 @@ from agl_core.serving import withheld_key
 from agl_core.tracing import attach
 from agl_core.types import Attempt, Rollout, Span
 
-Report = Callable[[int, Mapping[str, int]], None]
+ReportProgress = Callable[[int, Mapping[str, int]], None]
 """Takes the number of ended attempts and the losses by cause."""
 
 
@@ -30,7 +30,7 @@ async def serve_runner(
     config: RunConfig,
     plugins: PluginManager,
     *,
-    report: Report,
+    report: ReportProgress,
     max_abandoned: int | None = None,
 ) -> None:
     """Run the attempts of a run until cancelled, or until `max_abandoned` is exceeded.
@@ -53,7 +53,7 @@ async def _serve(
     config: RunConfig,
     plugins: PluginManager,
     *,
-    report: Report,
+    report: ReportProgress,
     max_abandoned: int | None,
 ) -> None:
     gateway_url = check_apart(config, plugins)
@@ -86,7 +86,7 @@ async def _serve(
 class _Counts:
     """Calls the observe hooks for attempts, and `report` with the number of ended attempts."""
 
-    def __init__(self, plugins: PluginManager, report: Report) -> None:
+    def __init__(self, plugins: PluginManager, report: ReportProgress) -> None:
         self._observe = plugins.observe
         self._report = report
         self._ended = 0

@@ -57,7 +57,7 @@ class Cancelling(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class SpanReading(msgspec.Struct, frozen=True, kw_only=True):
     rollout_ids: list[str]
     attempt_id: str | None
 
@@ -96,7 +96,7 @@ HEARTBEAT: Final = StoreMethod("store-heartbeat", _NAMES, _NAMES)
 FINISH: Final = StoreMethod("store-finish", Codec(Finishing), Codec(Attempt))
 CANCEL: Final = StoreMethod("store-cancel", Codec(Cancelling), _ROLLOUTS)
 ADD_SPANS: Final = StoreMethod("store-add-spans", _BLOBS, Codec(Ingest))
-SPANS: Final = StoreMethod("store-spans", Codec(Reading), _BLOBS)
+SPANS: Final = StoreMethod("store-spans", Codec(SpanReading), _BLOBS)
 ROLLOUTS: Final = StoreMethod("store-rollouts", Codec(RolloutQuery), _ROLLOUTS)
 WAIT: Final = StoreMethod("store-wait", Codec(Waiting), _ROLLOUTS)
 CONSUME: Final = StoreMethod("store-consume", _NAMES, Codec(int))

@@ -162,7 +162,7 @@ class HttpStore:
     async def spans(
         self, rollout_ids: Sequence[str], *, attempt_id: str | None = None
     ) -> list[Span]:
-        asked = calls.Reading(rollout_ids=list(rollout_ids), attempt_id=attempt_id)
+        asked = calls.SpanReading(rollout_ids=list(rollout_ids), attempt_id=attempt_id)
         return [SPANS.decode(blob) for blob in await self._read(calls.SPANS, asked)]
 
     async def rollouts(self, query: RolloutQuery) -> list[Rollout]:

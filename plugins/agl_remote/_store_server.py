@@ -151,7 +151,7 @@ class StoreServer:
     async def _add_spans(self, blobs: Sequence[bytes], _: RpcRequest) -> Ingest:
         return await self._store.add_spans(_decoded(blobs))
 
-    async def _spans(self, asked: calls.Reading, _: RpcRequest) -> list[bytes]:
+    async def _spans(self, asked: calls.SpanReading, _: RpcRequest) -> list[bytes]:
         spans = await self._store.spans(asked.rollout_ids, attempt_id=asked.attempt_id)
         return [encode_span(span) for span in spans]
 

@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from agl_testing.prompt_world import HARMFUL, NEUTRAL, SLOW, WANTED, Answering, PromptWorld
+from agl_testing.prompt_world import HARMFUL, NEUTRAL, SLOW, WANTED, AnswerFunction, PromptWorld
 
 _PROMPT: Final = re.compile(r"<prompt>.*?</prompt>", re.DOTALL)
 _MISSING: Final = re.compile(r"missing: ([a-z, ]+)")
 _END: Final = "</prompt>"
 
-Edit = Callable[[PromptWorld, Sequence[Mapping[str, Any]]], str]
+EditFunction = Callable[[PromptWorld, Sequence[Mapping[str, Any]]], str]
 
 
 class EditorDownError(Exception):
@@ -45,14 +45,14 @@ def with_word(text: str, word: str) -> str:
     return text.replace(_END, f" Use {word}.{_END}", 1)
 
 
-def editors(reply: str) -> dict[str, Answering]:
+def editors(reply: str) -> dict[str, AnswerFunction]:
     """Return the scripted editors by name.
 
     Args:
         reply: The form of an editor's reply that the optimiser reads, with ``%s`` for the text.
     """
 
-    def editing(edit: Edit) -> Answering:
+    def editing(edit: EditFunction) -> AnswerFunction:
         def answer(world: PromptWorld, messages: Sequence[Mapping[str, Any]], role: str) -> str:
             if role == "critic":
                 said = "\n".join(_content(message) for message in messages)
@@ -114,14 +114,14 @@ def _down(*_: Any) -> str:
     raise EditorDownError("the endpoint is down")
 
 
-def _failing_after(answer: Answering, count: int) -> Answering:
+def _failing_after(answer: AnswerFunction, count: int) -> AnswerFunction:
     def failing(world: PromptWorld, messages: Sequence[Mapping[str, Any]], role: str) -> str:
         return answer(world, messages, role) if world.edits <= count else _down()
 
     return failing
 
 
-def _unreliable(answer: Answering) -> Answering:
+def _unreliable(answer: AnswerFunction) -> AnswerFunction:
     """Fail in every third call."""
 
     def failing(world: PromptWorld, messages: Sequence[Mapping[str, Any]], role: str) -> str:

@@ -71,7 +71,7 @@ _HARM: Final = 0.25
 _HARD: Final = 0.5
 """Factor of the scores of hard tasks, which are every second task."""
 
-Answering = Callable[["PromptWorld", Sequence[Mapping[str, Any]], str], str]
+AnswerFunction = Callable[["PromptWorld", Sequence[Mapping[str, Any]], str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class PromptWorld:
     optimizer = "contract"
 
     def __init__(
-        self, directory: Path, settings: WorldSettings, *, editor: Answering, crash: int = -1
+        self, directory: Path, settings: WorldSettings, *, editor: AnswerFunction, crash: int = -1
     ) -> None:
         """Open a world, or open it again to resume its phase.
 

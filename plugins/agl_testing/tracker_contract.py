@@ -59,8 +59,8 @@ _killed = pytest.mark.filterwarnings(
 """A killed process closes nothing."""
 
 Make = Callable[[], Tracker]
-Read = Callable[[TrackedRun], Kept]
-Named = Callable[[str], str]
+ReadRun = Callable[[TrackedRun], Kept]
+ShownName = Callable[[str], str]
 Kill = Callable[[Any], None]
 
 
@@ -73,12 +73,12 @@ class TrackerContract(ContractSuite):
         raise NotImplementedError("Supply the fixture make")
 
     @pytest.fixture
-    def read(self) -> Read:
+    def read(self) -> ReadRun:
         """Return a function that reads the last tracked run from the service."""
         raise NotImplementedError("Supply the fixture read")
 
     @pytest.fixture
-    def named(self) -> Named:
+    def named(self) -> ShownName:
         """Return a function from a number's name to its name in the service."""
         return str
 
@@ -103,7 +103,7 @@ class TrackerContract(ContractSuite):
         return TrackedRun(name="contract", directory=directory, config=config)
 
     def test_a_steps_numbers_arrive_under_their_names(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun
     ) -> None:
         steps = [_step(1, reward=0.25), _step(2, reward=0.5)]
         _track(make(), tracked, steps)
@@ -112,7 +112,7 @@ class TrackerContract(ContractSuite):
             _check(kept, step_numbers(report), report.step, named)
 
     def test_an_evaluations_numbers_arrive_under_their_names(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun
     ) -> None:
         evaluations = [_evaluation(0, 0.25), _evaluation(1, 0.75)]
         _track(make(), tracked, [evaluations[0], _step(1), evaluations[1]])
@@ -120,7 +120,9 @@ class TrackerContract(ContractSuite):
         for evaluation in evaluations:
             _check(kept, evaluation_numbers(evaluation), evaluation.step, named)
 
-    def test_the_configuration_arrives(self, make: Make, read: Read, tracked: TrackedRun) -> None:
+    def test_the_configuration_arrives(
+        self, make: Make, read: ReadRun, tracked: TrackedRun
+    ) -> None:
         _track(make(), tracked, [_step(1)])
         settings = read(tracked).settings
         for key, value in flat_config(tracked.config).items():
@@ -129,40 +131,40 @@ class TrackerContract(ContractSuite):
             assert same, f"{key} is {settings[key]!r} there, but {value!r}"
 
     def test_the_report_arrives(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun
     ) -> None:
         report = _report(tracked, [_step(1), _step(2)])
         _track(make(), tracked, report.steps, report)
         _check(read(tracked), outcome_numbers(report), 2, named)
 
     def test_where_the_weights_lie_arrives(
-        self, make: Make, read: Read, tracked: TrackedRun
+        self, make: Make, read: ReadRun, tracked: TrackedRun
     ) -> None:
         report = _report(tracked, [_step(1), _step(2)])
         _track(make(), tracked, report.steps, report)
         _check_facts(read(tracked), outcome_facts(report))
 
     def test_a_failure_arrives(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun
     ) -> None:
         error = OSError("the disk is full")
         _track(make(), tracked, [_step(1)], error)
         _check(read(tracked), outcome_numbers(error), 1, named)
 
-    def test_why_a_run_failed_arrives(self, make: Make, read: Read, tracked: TrackedRun) -> None:
+    def test_why_a_run_failed_arrives(self, make: Make, read: ReadRun, tracked: TrackedRun) -> None:
         error = OSError("the disk is full")
         _track(make(), tracked, [_step(1)], error)
         _check_facts(read(tracked), outcome_facts(error))
 
     def test_a_run_that_fails_at_once_is_reported(
-        self, make: Make, read: Read, tracked: TrackedRun
+        self, make: Make, read: ReadRun, tracked: TrackedRun
     ) -> None:
         _track(make(), tracked, [], OSError("no weights"))
         assert read(tracked).runs == 1
 
     @_killed
     def test_a_resumed_run_has_one_value_for_each_step(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun, kill: Kill
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun, kill: Kill
     ) -> None:
         """Kill a run after step 3, whose checkpoint was not written, and resume it."""
         first = [_evaluation(0, 0.1), _step(1), _step(2), _step(3)]
@@ -178,7 +180,7 @@ class TrackerContract(ContractSuite):
 
     @_killed
     def test_an_evaluation_that_a_crash_forestalled_arrives_after_it(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun, kill: Kill
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun, kill: Kill
     ) -> None:
         _track(make(), tracked, [_step(1), _step(2)], kill)
         again = [_step(2), _evaluation(2, 0.5)]
@@ -187,7 +189,7 @@ class TrackerContract(ContractSuite):
 
     @_killed
     def test_a_restarted_run_has_nothing_of_the_try_before(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun, kill: Kill
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun, kill: Kill
     ) -> None:
         """Kill a run before its first checkpoint, so that nothing is resumed."""
         _track(make(), tracked, [_step(1, reward=0.25), _step(2)], kill)
@@ -196,13 +198,13 @@ class TrackerContract(ContractSuite):
         assert dict(rewards) == {1: pytest.approx([0.5])}
 
     def test_a_tracker_that_is_added_to_a_run_begins_with_its_next_step(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun
     ) -> None:
         _track(make(), replace(tracked, resumed_at=5), [_step(6)])
         assert list(read(tracked).numbers[named("reward")]) == [6]
 
     def test_agents_of_any_name_are_distinguished(
-        self, make: Make, read: Read, tracked: TrackedRun
+        self, make: Make, read: ReadRun, tracked: TrackedRun
     ) -> None:
         rows = {agent: 100 + index for index, agent in enumerate(_AGENTS)}
         _track(make(), tracked, [msgspec.structs.replace(_step(1), rows=rows)])
@@ -214,7 +216,7 @@ class TrackerContract(ContractSuite):
         assert found == sorted(rows.values())
 
     def test_a_number_that_is_none_costs_the_others_nothing(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun
     ) -> None:
         metrics = {"loss": math.nan, "grad_norm": math.inf, "kl": 0.5}
         report = msgspec.structs.replace(_step(1), metrics=metrics)
@@ -224,7 +226,7 @@ class TrackerContract(ContractSuite):
         assert sorted(numbers[named("reward")]) == [1, 2]
 
     def test_one_process_tracks_several_runs(
-        self, make: Make, read: Read, named: Named, tracked: TrackedRun
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun
     ) -> None:
         _track(make(), tracked, [_step(1)])
         second = replace(tracked, name="second", directory=tracked.directory.parent / "second")
@@ -260,7 +262,7 @@ def _track(
         thread.submit(track).result()
 
 
-def _check(kept: Kept, numbers: Mapping[str, float], step: int, named: Named) -> None:
+def _check(kept: Kept, numbers: Mapping[str, float], step: int, named: ShownName) -> None:
     for name, value in numbers.items():
         steps = kept.numbers.get(named(name), {})
         assert step in steps, f"{name} of step {step} did not arrive"

@@ -75,16 +75,16 @@ class RepeatsPages(MemoryStore):
 
 class WaitsForNothing(MemoryStore):
     async def wait(self, rollout_ids, *, timeout_s=None):
-        known = await self._existing(rollout_ids)
+        known = await self._BaseStore__existing(rollout_ids)
         return [known[one] for one in rollout_ids]
 
 
 class CancelsOnlyTheQueued(MemoryStore):
     async def cancel(self, rollout_ids, *, reason):
-        known = await self._existing(rollout_ids)
+        known = await self._BaseStore__existing(rollout_ids)
         queued = [one for one in rollout_ids if known[one].status is RolloutStatus.QUEUED]
         await super().cancel(queued, reason=reason)
-        return list((await self._existing(rollout_ids)).values())
+        return list((await self._BaseStore__existing(rollout_ids)).values())
 
 
 class ConsumesAgain(MemoryStore):
@@ -137,13 +137,13 @@ class RetriesEverything(MemoryStore):
 
 
 class WatchesNothing(MemoryStore):
-    async def _sweep(self):
+    async def sweep(self):
         return math.inf
 
 
 class OversleepsShortLeases(MemoryStore):
     def announce(self, changes):
-        soon = changes.due_at < self._clock.now() + 60
+        soon = changes.due_at < self.clock.now() + 60
         super().announce(replace_due(changes, math.inf) if soon else changes)
 
 
@@ -249,7 +249,7 @@ class NeverLapses(MemoryStore):
 
 class LeavesWaitersAlone(MemoryStore):
     async def close(self):
-        self._claimers.close = self._finals.close = lambda _: None
+        self._BaseStore__claimers.close = self._BaseStore__finals.close = lambda _: None
         await super().close()
 
 

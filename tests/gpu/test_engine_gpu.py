@@ -20,8 +20,8 @@ pytest.importorskip("transformers")
 
 from agl_torch.engine import TorchEngine  # noqa: E402
 from agl_torch.losses.policy_gradient import (  # noqa: E402
+    ClipOptions,
     PolicyGradient,
-    PolicyGradientOptions,
 )
 from agl_torch.models import without_progress_bars  # noqa: E402
 from agl_torch.options import TorchOptions  # noqa: E402
@@ -36,9 +36,7 @@ TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-SETUP = AlgorithmSetup(
-    name="grpo", loss_factory=lambda: PolicyGradient(PolicyGradientOptions()), lr=1e-4
-)
+SETUP = AlgorithmSetup(name="grpo", loss_factory=lambda: PolicyGradient(ClipOptions()), lr=1e-4)
 CONFIGURATIONS = [
     pytest.param({"dtype": "float32"}, 2e-4, id="float32"),
     pytest.param({"dtype": "bfloat16"}, 0.2, id="bfloat16"),

@@ -10,7 +10,7 @@ from agl_prompts import PromptOptimizer, Role, Study, tunes
 from agl_apo._options import ApoOptions
 from agl_apo._search import Search
 from agl_apo._templates import read_templates
-from agl_apo._writer import Writer
+from agl_apo._writer import PromptWriter
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Candidate
 
@@ -79,7 +79,7 @@ class Apo(PromptOptimizer):
         return study.cost(shown) + study.cost(options.batch_of(len(study.val)))
 
     async def optimize(self, study: Study) -> Candidate:
-        writer = Writer(study, self._options, self._templates)
+        writer = PromptWriter(study, self._options, self._templates)
         return await Search(study, self._options, writer).run()
 
 

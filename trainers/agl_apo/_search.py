@@ -18,7 +18,7 @@ from agl_prompts import (
 )
 
 from agl_apo._options import ApoOptions
-from agl_apo._writer import Edit, Writer
+from agl_apo._writer import EditedPrompt, PromptWriter
 from agl_core.interfaces import Candidate
 from agl_core.types import Task
 
@@ -61,7 +61,7 @@ class _Branch:
 class Search:
     """One phase of `Apo`."""
 
-    def __init__(self, study: Study, options: ApoOptions, writer: Writer) -> None:
+    def __init__(self, study: Study, options: ApoOptions, writer: PromptWriter) -> None:
         self._study = study
         self._options = options
         self._writer = writer
@@ -250,7 +250,7 @@ class Search:
         self._children_made += len(children)
         return children, ended
 
-    async def _edit(self, branch: _Branch) -> Edit | None:
+    async def _edit(self, branch: _Branch) -> EditedPrompt | None:
         shown = branch.parent.shown
         seen = [shown[task.id] for task in branch.tasks if task.id in shown]
         return await self._writer.edit(branch.parent.texts, seen, number=branch.number)

@@ -15,7 +15,7 @@ from agl_core.types import PromptTemplate, any_matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class EditedPrompt:
     """A text that an editor wrote for one prompt."""
 
     prompt: str
@@ -24,7 +24,7 @@ class Edit:
     """The critique."""
 
 
-class Writer:
+class PromptWriter:
     """Asks the critic what is wrong with a prompt, and the editor for a better text."""
 
     def __init__(self, study: Study, options: ApoOptions, templates: Templates) -> None:
@@ -32,7 +32,9 @@ class Writer:
         self._options = options
         self._templates = templates
 
-    async def edit(self, texts: Candidate, seen: Sequence[Seen], *, number: int) -> Edit | None:
+    async def edit(
+        self, texts: Candidate, seen: Sequence[Seen], *, number: int
+    ) -> EditedPrompt | None:
         """Return a new text for one prompt of a candidate; None if critic or editor gave nothing.
 
         Args:
@@ -63,7 +65,11 @@ class Writer:
             rules=_rules(prompt, most=max(self._options.max_chars, len(prompt.text))),
             **shared,
         )
-        return Edit(prompt=prompt.name, text=new_text(answer), why=critique) if answer else None
+        return (
+            EditedPrompt(prompt=prompt.name, text=new_text(answer), why=critique)
+            if answer
+            else None
+        )
 
     def _prompt(self, seen: Sequence[Seen], number: int) -> TunedPrompt:
         """Return the prompt that is edited: each in turn, without those whose agents said nothing."""

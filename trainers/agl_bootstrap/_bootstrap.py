@@ -17,7 +17,14 @@ from agl_prompts import (
     tunes,
 )
 
-from agl_bootstrap._demos import Demo, apart, demo_of, with_demos, without_demos
+from agl_bootstrap._demos import (
+    Demo,
+    Unusable,
+    apart,
+    demo_of,
+    with_demos,
+    without_demos,
+)
 from agl_bootstrap._options import BootstrapOptions
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Candidate, TunedPrompt
@@ -153,9 +160,7 @@ class Bootstrap(PromptOptimizer):
             seen += results
             for each in results:
                 for prompt in prompts:
-                    found = demo_of(
-                        each, prompt, threshold=options.threshold, max_chars=options.demo_chars
-                    )
+                    found = self._demo(each, prompt)
                     if isinstance(found, str):
                         causes[found] += 1
                     else:
@@ -166,6 +171,16 @@ class Bootstrap(PromptOptimizer):
             name: sorted(pool, key=lambda each: -each.score)[: options.pool]
             for name, pool in pools.items()
         }
+
+    def _demo(self, seen: Seen, prompt: TunedPrompt) -> Demo | Unusable:
+        options = self._options
+        return demo_of(
+            seen,
+            prompt,
+            threshold=options.threshold,
+            max_chars=options.demo_chars,
+            form=options.form,
+        )
 
     def _found_none(self, seen: Sequence[Seen], causes: Counter[str]) -> str:
         kept = [each for each in seen if not each.lost]

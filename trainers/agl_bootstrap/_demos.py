@@ -16,6 +16,11 @@ HEADER: Final = "## Examples of correct answers"
 """The line above the demonstrations. What follows it is replaced when a prompt is tuned again."""
 
 _SEPARATOR: Final = f"\n\n{HEADER}\n\n"
+_BETWEEN: Final = {"messages": "\n\n", "answer": "\n"}
+
+Form = Literal["messages", "answer"]
+"""What a demonstration shows of a call: the messages of its prompt with the answer, or the answer
+alone."""
 
 Unusable = Literal["score", "calls", "long", "braces"]
 """Why an attempt gives no demonstration: it failed or its score is below the threshold, the agents
@@ -28,10 +33,11 @@ class Demo(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     text: str
     score: float
+    form: Form = "messages"
 
 
 def demo_of(
-    seen: Seen, prompt: TunedPrompt, *, threshold: float, max_chars: int
+    seen: Seen, prompt: TunedPrompt, *, threshold: float, max_chars: int, form: Form = "messages"
 ) -> Demo | Unusable:
     """Return the demonstration in an attempt, or why there is none.
 
@@ -48,12 +54,12 @@ def demo_of(
     if not calls:
         return "calls"
     best = max(enumerate(calls), key=lambda each: (each[1].reward or 0.0, each[0]))[1]
-    text = _text_of(best)
+    text = _text_of(best) if form == "messages" else _answer_of(best)
     if len(text) > max_chars:
         return "long"
     if PromptTemplate(template=text).placeholders or HEADER in text:
         return "braces"
-    return Demo(task_id=seen.task.id, text=text, score=seen.score)
+    return Demo(task_id=seen.task.id, text=text, score=seen.score, form=form)
 
 
 def without_demos(text: str) -> str:
@@ -75,6 +81,7 @@ def with_demos(text: str, demos: Sequence[Demo], *, max_chars: int) -> str:
         Result: {"price": 12, "unit": "euros"}
         Answer: The red lamp costs 12 euros.
 
+    Those of the form ``answer`` follow each other without headings; equal ones are added once.
     The placeholders of the text stay; a demonstration has none.
 
     Args:
@@ -83,12 +90,16 @@ def with_demos(text: str, demos: Sequence[Demo], *, max_chars: int) -> str:
         max_chars: Largest number of characters that are added.
     """
     added = ""
-    number = 0
+    shown: list[str] = []
     for demo in demos:
-        one = f"### Example {number + 1}\n{demo.text}"
-        joined = f"{added}\n\n{one}" if added else f"{_SEPARATOR}{one}"
+        alone = demo.form == "answer"
+        if alone and demo.text in shown:
+            continue
+        one = demo.text if alone else f"### Example {len(shown) + 1}\n{demo.text}"
+        joined = f"{added}{_BETWEEN[demo.form]}{one}" if added else f"{_SEPARATOR}{one}"
         if len(joined) <= max_chars:
-            added, number = joined, number + 1
+            added = joined
+            shown.append(demo.text)
     return f"{text.rstrip()}{added}" if added else text
 
 
@@ -108,6 +119,10 @@ def _text_of(call: SeenCall) -> str:
     return "\n".join([*lines, *_said(call.answer, call.tool_calls)])
 
 
+def _answer_of(call: SeenCall) -> str:
+    return call.answer.strip() or "\n".join(_calls(call.tool_calls))
+
+
 def _lines(message: Mapping[str, Any]) -> list[str]:
     """Return the lines of one message of the prompt; none of a system message."""
     role, text = message.get("role"), _content(message)
@@ -120,8 +135,12 @@ def _lines(message: Mapping[str, Any]) -> list[str]:
 
 def _said(text: str, tool_calls: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [f"Answer: {text.strip()}"] if text.strip() else []
+    return [*lines, *(f"Call: {each}" for each in _calls(tool_calls))]
+
+
+def _calls(tool_calls: Sequence[Mapping[str, Any]]) -> list[str]:
     functions = [call["function"] for call in tool_calls]
-    return [*lines, *(f"Call: {each['name']}({each['arguments']})" for each in functions)]
+    return [f"{each['name']}({each['arguments']})" for each in functions]
 
 
 def _content(message: Mapping[str, Any]) -> str:

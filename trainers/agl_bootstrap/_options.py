@@ -7,6 +7,8 @@ from typing import Self
 from agl_prompts import StudyOptions
 from pydantic import Field, model_validator
 
+from agl_bootstrap._demos import Form
+
 
 class BootstrapOptions(StudyOptions):
     """Options of the optimiser ``bootstrap``."""
@@ -16,6 +18,11 @@ class BootstrapOptions(StudyOptions):
     it. There is no default, because the range of a program's rewards is not known."""
     max_demos: int = Field(default=4, ge=0)
     """Largest number of demonstrations in one prompt; 0 adds none."""
+    form: Form = "messages"
+    """What a demonstration shows: ``messages``, the messages of the call with the answer, under
+    headings; ``answer``, the answer alone, one after the other. A small model copies headings and
+    questions of demonstrations; from answers alone it takes their form. Where the question decides
+    what the answer is, such as in a classification, answers alone say nothing."""
     sets: int = Field(default=16, ge=1)
     """Largest number of sets of demonstrations that are compared on the validation tasks."""
     pool: int = Field(default=16, ge=1)

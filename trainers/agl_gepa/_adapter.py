@@ -21,8 +21,8 @@ from agl_core.interfaces import Candidate
 from agl_core.types import Task
 from agl_gepa._bridge import Bridge
 from agl_gepa._options import GepaOptions
-from agl_gepa._records import Record, records
-from agl_gepa._scores import Evaluation, refused, scored
+from agl_gepa._records import ReflectiveRecord, records
+from agl_gepa._scores import GepaEvaluation, refused, scored
 
 FAILED: Final = "\0"
 """Stands for the text of a call of the editor that failed; a child with it is not proposed."""
@@ -47,7 +47,7 @@ class _Edit:
     parent: Mapping[str, str]
     names: frozenset[str]
     """Prompts that change."""
-    results: Evaluation
+    results: GepaEvaluation
     """Of the parent on the minibatch."""
 
     def made(self, texts: Mapping[str, str], batch: Sequence[Instance]) -> bool:
@@ -76,7 +76,7 @@ class StudyAdapter:
         incumbent = study.whole(study.incumbent)
         self._known: dict[str, Candidate] = {study.digest(incumbent): incumbent}
         self._edits: list[_Edit] = []
-        self._incumbent: Evaluation | None = None
+        self._incumbent: GepaEvaluation | None = None
         self._perfect: set[str] = set()
         """Training tasks on which parents had perfect scores since the last one that was not."""
 
@@ -88,7 +88,7 @@ class StudyAdapter:
 
     def evaluate(
         self, batch: list[Instance], candidate: dict[str, str], capture_traces: bool = False
-    ) -> Evaluation:
+    ) -> GepaEvaluation:
         """Evaluate one candidate; traces are always captured.
 
         Raises:
@@ -100,13 +100,13 @@ class StudyAdapter:
 
     def batch_evaluate(
         self, items: list[tuple[dict[str, str], list[Instance]]]
-    ) -> list[Evaluation]:
+    ) -> list[GepaEvaluation]:
         """Evaluate candidates, each on its own tasks of one split, concurrently."""
         return self._bridge.call(self._evaluate(items))
 
     def make_reflective_dataset(
-        self, candidate: dict[str, str], eval_batch: Evaluation, components_to_update: list[str]
-    ) -> dict[str, list[Record]]:
+        self, candidate: dict[str, str], eval_batch: GepaEvaluation, components_to_update: list[str]
+    ) -> dict[str, list[ReflectiveRecord]]:
         """Return the examples of each prompt to rewrite."""
         seen = eval_batch.trajectories or []
         size = self._options.example_chars
@@ -118,7 +118,7 @@ class StudyAdapter:
             self._edits.append(_Edit(candidate, frozenset(components_to_update), eval_batch))
         return examples
 
-    async def _evaluate(self, items: Sequence[_Item]) -> list[Evaluation]:
+    async def _evaluate(self, items: Sequence[_Item]) -> list[GepaEvaluation]:
         """Evaluate parents, then children, or candidates on validation tasks."""
         edits, self._edits = self._edits, []
         found = [next((edit for edit in edits if edit.made(*item)), None) for item in items]
@@ -133,7 +133,7 @@ class StudyAdapter:
         ]
         split = items[0][1][0].split
         seen = iter(await self._study.evaluate(asked, split=split) if asked else [])
-        evaluations: list[Evaluation] = []
+        evaluations: list[GepaEvaluation] = []
         for candidate, (_, batch), edit in zip(admitted, items, found, strict=True):
             if candidate is None:
                 evaluations.append(refused(len(batch)))
@@ -148,7 +148,7 @@ class StudyAdapter:
                 self._note_perfect(evaluation, batch)
         return evaluations
 
-    def _validated(self, batch: Sequence[Instance]) -> Evaluation | None:
+    def _validated(self, batch: Sequence[Instance]) -> GepaEvaluation | None:
         """Return the incumbent's results if these are all validation tasks."""
         whole = batch[0].split == "val" and len(batch) == len(self._study.val)
         return self._incumbent if whole else None
@@ -175,7 +175,7 @@ class StudyAdapter:
         self._known[self._study.digest(candidate)] = candidate
         return candidate
 
-    def _note_perfect(self, parent: Evaluation, batch: Sequence[Instance]) -> None:
+    def _note_perfect(self, parent: GepaEvaluation, batch: Sequence[Instance]) -> None:
         if all(score >= self._options.perfect_score for score in parent.scores):
             self._perfect.update(instance.task.id for instance in batch)
         else:
@@ -186,7 +186,7 @@ def _equal(texts: Candidate, others: Candidate) -> int:
     return sum(texts[name] == others.get(name) for name in texts)
 
 
-def _checked(incumbent: Evaluation) -> Evaluation:
+def _checked(incumbent: GepaEvaluation) -> GepaEvaluation:
     """Return the incumbent's results, with which gepa compares candidates.
 
     Raises:

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from agl_core.interfaces import TunedPrompt
 from agl_core.types import any_matches
 
-Record = dict[str, str]
+ReflectiveRecord = dict[str, str]
 
 _HERE = "[the current instructions]"
 
 
 def records(
     prompt: TunedPrompt, text: str, seen: Sequence[Seen], *, max_chars: int
-) -> list[Record]:
+) -> list[ReflectiveRecord]:
     """Return one record per result in which an agent of the prompt called a model.
 
     A call that continues another one contains its messages, so the other one is left out. The
@@ -32,7 +32,7 @@ def records(
         seen: The results of the candidate.
         max_chars: Limit of characters of one record.
     """
-    found: list[Record] = []
+    found: list[ReflectiveRecord] = []
     literals = _literals(text, prompt.placeholders)
     for each in seen:
         calls = [call for call in each.calls if any_matches(prompt.agents, call.agent)]

@@ -8,10 +8,10 @@ from math import fsum, inf
 from agl_prompts import Seen
 from gepa.core.adapter import EvaluationBatch
 
-Evaluation = EvaluationBatch[Seen, None]
+GepaEvaluation = EvaluationBatch[Seen, None]
 
 
-def scored(seen: Sequence[Seen], other: Evaluation | None, *, rollouts: int) -> Evaluation:
+def scored(seen: Sequence[Seen], other: GepaEvaluation | None, *, rollouts: int) -> GepaEvaluation:
     """Return the results of a candidate in gepa's form.
 
     gepa compares sums of scores over all tasks. Where the candidate or the other one lost a task,
@@ -33,7 +33,7 @@ def scored(seen: Sequence[Seen], other: Evaluation | None, *, rollouts: int) -> 
     )
 
 
-def refused(tasks: int) -> Evaluation:
+def refused(tasks: int) -> GepaEvaluation:
     """Return the results of a candidate that must not run: the worst scores."""
     return EvaluationBatch(
         outputs=[None] * tasks, scores=[-inf] * tasks, trajectories=[], num_metric_calls=0
@@ -46,7 +46,7 @@ def _alone(seen: Sequence[Seen]) -> list[float]:
     return [mean if each.lost else each.score for each in seen]
 
 
-def _compared(seen: Sequence[Seen], other: Evaluation) -> list[float]:
+def _compared(seen: Sequence[Seen], other: GepaEvaluation) -> list[float]:
     theirs = other.trajectories
     if not theirs:
         return [-inf] * len(seen)

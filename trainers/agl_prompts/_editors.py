@@ -14,7 +14,7 @@ from agl_core.text import replaced
 from agl_core.types import RESERVED_PREFIX, Losses
 from agl_prompts._clients import Answer, Client, client_of, estimated_tokens
 from agl_prompts._errors import EditorError, EditorsFailedError, EditorsSpentError
-from agl_prompts._journal import Edit, Journal
+from agl_prompts._journal import Journal, JournalEntry
 from agl_prompts._options import EditorOptions, Role, StudyOptions
 
 Message = Mapping[str, Any]
@@ -121,7 +121,7 @@ class Editors:
 
     async def _edit(
         self, model: _Model, messages: Sequence[Message], role: Role, at: tuple[str, int]
-    ) -> Edit:
+    ) -> JournalEntry:
         max_tokens = model.begin(messages)
         self.calls[role] = self.calls.get(role, 0) + 1
         edit = self._journal.edits.get((role, *at))
@@ -129,14 +129,14 @@ class Editors:
             try:
                 answer = await model.client.answer(messages, role, max_tokens=max_tokens)
             except EditorError as error:
-                edit = Edit(error=str(error), tokens=error.tokens)
+                edit = JournalEntry(error=str(error), tokens=error.tokens)
             else:
-                edit = Edit(answer=replaced(answer.text), tokens=_tokens(answer, messages))
+                edit = JournalEntry(answer=replaced(answer.text), tokens=_tokens(answer, messages))
         model.tokens += edit.tokens
         return edit
 
     def _record(
-        self, messages: Sequence[Message], role: Role, at: tuple[str, int], edit: Edit
+        self, messages: Sequence[Message], role: Role, at: tuple[str, int], edit: JournalEntry
     ) -> None:
         outcome = {"error": edit.error} if edit.error else {"answer": edit.answer}
         self._journal.write(

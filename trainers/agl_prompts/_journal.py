@@ -20,7 +20,7 @@ EditKey = tuple[str, str, int]
 """Role, digest of the messages, and how often these messages were sent before."""
 
 
-class Edit(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded call of an editor or critic: an answer, or an error."""
 
     answer: str = ""
@@ -46,7 +46,7 @@ class Journal:
         self.path = path
         self.damaged = 0
         """Number of lines that could not be read."""
-        self.edits: dict[EditKey, Edit] = {}
+        self.edits: dict[EditKey, JournalEntry] = {}
         self._written: Counter[bytes] = Counter()
         make_private_directory(path.parent)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -93,7 +93,7 @@ class Journal:
     def _remember(self, event: dict[str, Any], failed: list[EditKey]) -> None:
         key: EditKey = (event["role"], event["messages_sha256"], event["n"])
         error: str = event.get("error", "")
-        self.edits[key] = Edit(
+        self.edits[key] = JournalEntry(
             answer=event.get("answer", ""), tokens=event.get("tokens", 0), error=error
         )
         if key in failed:

@@ -26,7 +26,7 @@ standard deviation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ForwardRows:
     """Input of a forward pass: R rows of T tokens that attend to K keys (cached ones included)."""
 
     tokens: Tensor
@@ -80,7 +80,7 @@ class CausalModel:
         return next(self.module.parameters()).device
 
     def logits(
-        self, rows: Rows, *, select: Tensor, cache: Any = None, recompute: bool = False
+        self, rows: ForwardRows, *, select: Tensor, cache: Any = None, recompute: bool = False
     ) -> Tensor:
         """Return the logits (S, V) in float32 after the tokens at `select`.
 
@@ -96,7 +96,7 @@ class CausalModel:
 
     def logprobs(
         self,
-        rows: Rows,
+        rows: ForwardRows,
         *,
         select: Tensor,
         targets: Tensor,
@@ -145,7 +145,7 @@ class CausalModel:
 
     def _read(
         self,
-        rows: Rows,
+        rows: ForwardRows,
         head_input: Callable[[Tensor], Tensor],
         *,
         cache: Any = None,
@@ -210,7 +210,7 @@ class CausalModel:
             self._maskless = bool(self._layers)
             places = torch.arange(_PROBE_TOKENS, device=self.device)
             tokens = places[None] % self._vocabulary
-            probe = Rows(tokens, places[None], None, places[None])
+            probe = ForwardRows(tokens, places[None], None, places[None])
             try:
                 with torch.no_grad():
                     plain, masked = (
@@ -222,12 +222,12 @@ class CausalModel:
                 self._maskless &= bool((plain - masked).abs().max() < _SAME * masked.std())
         return self._maskless
 
-    def _mask(self, rows: Rows) -> Tensor | dict[str, Tensor]:
+    def _mask(self, rows: ForwardRows) -> Tensor | dict[str, Tensor]:
         if isinstance(self._windows, dict):
             return {kind: self._within(rows, window) for kind, window in self._windows.items()}
         return self._within(rows, self._windows)
 
-    def _within(self, rows: Rows, window: int | None) -> Tensor:
+    def _within(self, rows: ForwardRows, window: int | None) -> Tensor:
         """Return the mask without keys that are `window` or more positions back."""
         if rows.mask is None:
             if window is None or rows.tokens.shape[1] <= window:
@@ -250,7 +250,7 @@ class CausalModel:
         return bias.masked_fill_(~mask, float("-inf"))
 
 
-def _masked(rows: Rows) -> Rows:
+def _masked(rows: ForwardRows) -> ForwardRows:
     """Return the same rows with an explicit causal mask."""
     places = torch.arange(rows.tokens.shape[1], device=rows.tokens.device)
     causal = places[None, :] <= places[:, None]

@@ -24,7 +24,7 @@ from agl_torch.training.checkpoint import load_state, save_state
 from agl_torch.training.metrics import Metrics
 from agl_torch.training.packing import Costs, Pack, Packer
 from agl_torch.training.scoring import LogprobScorer
-from agl_torch.training.tree import Ints, Row
+from agl_torch.training.tree import IntArray, TreeRow
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class PolicyTrainer:
             "update_s": time.perf_counter() - started,
         }
 
-    def _step(self, update: _Pass, terms: Ints, *, total: float) -> int:
+    def _step(self, update: _Pass, terms: IntArray, *, total: float) -> int:
         """Take one optimizer step on a minibatch and return the number of tokens read.
 
         The minibatch's loss is the sum over its terms divided by the sum of their weights, `total`.
@@ -132,7 +132,7 @@ class PolicyTrainer:
         self._optimizer.zero_grad()
         return sum(map(len, rows))
 
-    def _accumulate(self, update: _Pass, rows: Sequence[Row], *, total: float) -> None:
+    def _accumulate(self, update: _Pass, rows: Sequence[TreeRow], *, total: float) -> None:
         """Add the gradient of one pack."""
         batch = update.batch
         recompute = self._recompute(rows)
@@ -156,7 +156,7 @@ class PolicyTrainer:
         ((losses * terms.weights).sum() / total).backward()
         self._report(update, terms, output, {**means, "loss": losses})
 
-    def _recompute(self, rows: Sequence[Row]) -> bool:
+    def _recompute(self, rows: Sequence[TreeRow]) -> bool:
         """Return whether to use gradient checkpointing for a pass.
 
         Raises:

@@ -11,9 +11,9 @@ import msgspec
 
 from agl_core.errors import EngineError
 from agl_core.interfaces import Backend, Counted
-from agl_torch.chat.request import ChatRequest, RequestError, parse_request
+from agl_torch.chat.request import CompletionRequest, RequestError, parse_request
 from agl_torch.chat.response import Completion, error_document
-from agl_torch.chat.template import ChatTemplate, PromptError
+from agl_torch.chat.template import ChatTemplate, RenderError
 from agl_torch.chat.text import Vocabulary
 from agl_torch.serving.sequence import Generation, Piece
 from agl_torch.serving.worker import Worker
@@ -146,7 +146,7 @@ class TorchBackend(Backend):
         """Return the maximum number of tokens of a prompt with its answer."""
         return self._endpoint.max_model_len
 
-    async def _encoded(self, request: ChatRequest) -> tuple[int, ...]:
+    async def _encoded(self, request: CompletionRequest) -> tuple[int, ...]:
         """Return the token ids of the prompt.
 
         Raises:
@@ -157,10 +157,10 @@ class TorchBackend(Backend):
             return self._endpoint.template.encode(
                 request.messages, tools=tools, options=request.chat_template_kwargs
             )
-        except PromptError as error:
+        except RenderError as error:
             raise RequestError(str(error), param="messages") from error
 
-    async def _prompt(self, request: ChatRequest) -> tuple[int, ...]:
+    async def _prompt(self, request: CompletionRequest) -> tuple[int, ...]:
         prompt = await self._encoded(request)
         limit = self._endpoint.max_model_len
         if len(prompt) >= limit:
@@ -172,7 +172,7 @@ class TorchBackend(Backend):
             )
         return prompt
 
-    def _generation(self, request: ChatRequest, prompt: tuple[int, ...]) -> Generation:
+    def _generation(self, request: CompletionRequest, prompt: tuple[int, ...]) -> Generation:
         room = self._endpoint.max_model_len - len(prompt)
         return Generation(
             prompt=prompt,

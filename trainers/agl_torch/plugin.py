@@ -25,7 +25,7 @@ def agl_register_losses(register: Register) -> None:
         "torch.policy_gradient",
         "agl_torch.losses.policy_gradient:PolicyGradient",
         extra=_EXTRA,
-        config="agl_torch.losses.policy_gradient:PolicyGradientOptions",
+        config="agl_torch.losses.policy_gradient:ClipOptions",
         summary="Clipped policy gradient with ratios per token or per sequence",
     )
     register(

@@ -20,11 +20,11 @@ from agl_verl import _compat
 from agl_verl._cluster import Cluster, choose_device, use_platform
 from agl_verl._config import Served, context_of, make_config, use_of
 from agl_verl._driver import Driver
-from agl_verl._fleet import Fleet, LaterFleet
+from agl_verl._fleet import LaterFleet, ReplicaFleet
 from agl_verl._loss import PolicyLoss
 from agl_verl._options import VerlOptions
 from agl_verl._rollout import Replicas
-from agl_verl._trainer import PolicyTrainer, Trained
+from agl_verl._trainer import Trained, WorkerTrainer
 from agl_verl._writing import files_digest
 from agl_verl.memory import Shape, check_fits
 from agl_verl.vision import Vision, vision_of, vocab_size_of
@@ -66,8 +66,8 @@ class VerlEngine(Engine):
         self._versions: dict[str, int] = {}
         self._replicas: dict[str, Replicas] = {}
         """By model for frozen policies, by policy name for trainable ones; see `_key`."""
-        self._fleets: dict[str, Fleet | LaterFleet] = {}
-        self._trainer: PolicyTrainer | None = None
+        self._fleets: dict[str, ReplicaFleet | LaterFleet] = {}
+        self._trainer: WorkerTrainer | None = None
         self._visions: dict[str, Vision | None] = {}
         self._vocab_sizes: dict[str, int] = {}
         self._shows_tools: dict[str, bool] = {}
@@ -114,7 +114,7 @@ class VerlEngine(Engine):
         if self._merged is not None:
             self._merged.cleanup()
 
-    def backend(self, policy: str) -> Fleet | LaterFleet:
+    def backend(self, policy: str) -> ReplicaFleet | LaterFleet:
         """Return the backend of one policy.
 
         Raises:
@@ -201,7 +201,7 @@ class VerlEngine(Engine):
             self._reviving.release()
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
-        """Write weights and tokenizer to a directory; see `PolicyTrainer.save`."""
+        """Write weights and tokenizer to a directory; see `WorkerTrainer.save`."""
         trainer, version = self._trained(policy), self._versions[policy]
         target = Path(directory)
         await self._driver.run(lambda: trainer.save(target, version=version, resumable=resumable))
@@ -274,7 +274,7 @@ class VerlEngine(Engine):
         if trained is not None and setup is not None and loss is not None:
             workers = Replicas.workers(config, pool, reference=setup.kl_weight > 0)
             replicas = Replicas.of_workers(config, workers)
-            self._trainer = PolicyTrainer(
+            self._trainer = WorkerTrainer(
                 workers, config, setup, self._options, loss, self._visions[trained.model]
             )
             self._replicas[trained.name] = replicas
@@ -303,15 +303,17 @@ class VerlEngine(Engine):
     def _later(self, key: str) -> LaterFleet:
         """Return a frozen policy's backend whose replica starts at the first call."""
 
-        async def start() -> Fleet:
+        async def start() -> ReplicaFleet:
             await self._driver.run(lambda: self._start_frozen(key))
             return self._fleet(key)
 
         return LaterFleet(start)
 
-    def _fleet(self, key: str) -> Fleet:
+    def _fleet(self, key: str) -> ReplicaFleet:
         replicas = self._replicas[key]
-        return Fleet(replicas.addresses, replicas.model, lambda index: self._revive(key, index))
+        return ReplicaFleet(
+            replicas.addresses, replicas.model, lambda index: self._revive(key, index)
+        )
 
     async def _revive(self, key: str, index: int) -> str | None:
         """Replace a dead replica; other calls to it wait meanwhile. See `agl_verl._fleet.Revive`."""
@@ -328,7 +330,7 @@ class VerlEngine(Engine):
             )
         return self._policies[name]
 
-    def _trained(self, name: str) -> PolicyTrainer:
+    def _trained(self, name: str) -> WorkerTrainer:
         policy = self._policy(name)
         if self._trainer is None:
             raise ConfigError("Engine 'verl' was made to serve only: give it an algorithm")

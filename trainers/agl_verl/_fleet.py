@@ -27,7 +27,7 @@ def _url(address: str) -> str:
     return f"http://{address}/v1"
 
 
-class Fleet(Backend):
+class ReplicaFleet(Backend):
     """Sends each conversation to one replica, for its prefix cache, unless that one is too busy."""
 
     def __init__(self, addresses: Sequence[str], model: str, revive: Revive) -> None:
@@ -135,14 +135,14 @@ class LaterFleet(Backend):
     A failed start is not retried, since each try takes minutes.
     """
 
-    def __init__(self, start: Callable[[], Awaitable[Fleet]]) -> None:
+    def __init__(self, start: Callable[[], Awaitable[ReplicaFleet]]) -> None:
         self._start = start
-        self._starting: asyncio.Future[Fleet] | None = None
+        self._starting: asyncio.Future[ReplicaFleet] | None = None
 
     async def chat(
         self, body: bytes, *, headers: Mapping[str, str], timeout_s: float
     ) -> BackendReply:
-        """See `Fleet.chat`.
+        """See `ReplicaFleet.chat`.
 
         Raises:
             EngineError: the replicas could not be started.
@@ -167,12 +167,12 @@ class LaterFleet(Backend):
             await self._fleet.close()
 
     @property
-    def _fleet(self) -> Fleet | None:
+    def _fleet(self) -> ReplicaFleet | None:
         done = self._starting
         ready = done is not None and done.done() and not done.cancelled() and not done.exception()
         return done.result() if done is not None and ready else None
 
-    async def _started(self) -> Fleet:
+    async def _started(self) -> ReplicaFleet:
         if self._starting is None:
             self._starting = asyncio.ensure_future(self._start())
         try:

@@ -12,7 +12,7 @@ from agl_core.app import engine_name, load_plugins, make_algorithm, with_weights
 from agl_core.config import check_options, load_config, resolve_policies
 from agl_core.errors import ConfigError
 from agl_core.types import Finding
-from agl_verl.memory import GB, Part, Shape, Use, cached_tokens, parts_of, problems, totals
+from agl_verl.memory import GB, MemoryTerm, Shape, Use, cached_tokens, parts_of, problems, totals
 
 if TYPE_CHECKING:
     from agl_core.config import RunConfig
@@ -109,7 +109,7 @@ def sums(plan: Plan, memory: int) -> list[str]:
     ]
 
 
-def _when(part: Part) -> str:
+def _when(part: MemoryTerm) -> str:
     if part.serving and part.training:
         return "always"
     return "serving" if part.serving else "training"

@@ -1,4 +1,4 @@
-"""Training of one policy on verl's workers: read from `PolicyTrainer.train` downwards."""
+"""Training of one policy on verl's workers: read from `WorkerTrainer.train` downwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agl_verl._config import has_adapter, has_linear_adapter
 from agl_verl._loss import PolicyLoss
 from agl_verl._options import VerlOptions
 from agl_verl._writing import files_digest, writing
-from agl_verl.convert import Rows, Shown, rows_of, tensors_of
+from agl_verl.convert import Shown, TrainingRows, rows_of, tensors_of
 from agl_verl.vision import BLANK, Vision
 
 STATE: Final = "training_state"
@@ -45,7 +45,7 @@ class Trained:
     skipped: int = 0
     """Number of minibatches in which every token has weight 0."""
 
-    def add_rows(self, rows: Rows) -> None:
+    def add_rows(self, rows: TrainingRows) -> None:
         for agent, count in rows.by_agent.items():
             self.rows[agent] = self.rows.get(agent, 0) + count
         for agent, causes in rows.lost.items():
@@ -57,7 +57,7 @@ class Trained:
             self.lost[cause] = self.lost.get(cause, 0) + n
 
 
-class PolicyTrainer:
+class WorkerTrainer:
     """Converts batches to rows and runs optimizer steps on them with verl's workers.
 
     Every method blocks on Ray and must run in the `Driver`'s thread.
@@ -179,7 +179,7 @@ class PolicyTrainer:
             self._digest["sha256_of_files"] = files_digest(self._base)
         return self._digest
 
-    def _rows(self, batch: Batch, groups: Iterable[int]) -> Rows:
+    def _rows(self, batch: Batch, groups: Iterable[int]) -> TrainingRows:
         merged = self._options.rows == "merged" and not self._loss.row_per_choice
         return rows_of(
             batch,
@@ -195,7 +195,9 @@ class PolicyTrainer:
             micro -= self._vision.lengths([BLANK])[0]
         return min(micro, self._options.max_row_tokens or micro)
 
-    def _step(self, rows: Rows, images: Sequence[str], trained: Trained) -> Mapping[str, float]:
+    def _step(
+        self, rows: TrainingRows, images: Sequence[str], trained: Trained
+    ) -> Mapping[str, float]:
         """Take one optimizer step and return its metrics."""
         tensors = tensors_of(
             rows.rows,

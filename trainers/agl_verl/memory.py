@@ -108,7 +108,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MemoryTerm:
     """One term of the estimate."""
 
     what: str
@@ -118,7 +118,7 @@ class Part:
     training: bool
 
 
-def parts_of(shape: Shape, use: Use, memory: int) -> list[Part]:
+def parts_of(shape: Shape, use: Use, memory: int) -> list[MemoryTerm]:
     """Return the terms of the estimate for one GPU with `memory` bytes."""
     count = shape.parameters
     trained = shape.adapter(use.rank) if use.rank else count
@@ -128,25 +128,25 @@ def parts_of(shape: Shape, use: Use, memory: int) -> list[Part]:
     layer = 2 * tokens * (10 * shape.hidden + 3 * shape.inner)
     weights = count + (trained if use.rank else 0)
     return [
-        Part("weights in float32", "4 (P + A) / N" if use.rank else "4 P / N",
+        MemoryTerm("weights in float32", "4 (P + A) / N" if use.rank else "4 P / N",
              held * 4 * weights // use.gpus, True, True),
-        Part("Adam's moments", "8 t / N", held * 8 * trained // use.gpus, True, True),
-        Part("gradients", "4 t / N", 4 * trained // use.gpus, False, True),
-        Part("gathered in bfloat16: two layers and the embeddings", "2 (2 P/L + embeddings)",
+        MemoryTerm("Adam's moments", "8 t / N", held * 8 * trained // use.gpus, True, True),
+        MemoryTerm("gradients", "4 t / N", 4 * trained // use.gpus, False, True),
+        MemoryTerm("gathered in bfloat16: two layers and the embeddings", "2 (2 P/L + embeddings)",
              4 * shape.layer + head, False, True),
-        Part("layers' inputs", "2 T L H", 2 * tokens * shape.layers * shape.hidden, False, True),
-        Part("one layer again", "2 T (10 H + 3 I)", layer, False, True),
-        Part("logits and their gradient", "8 T V", 8 * tokens * shape.vocabulary, False, True),
-        Part("largest weight, gathered for a sync", "4 V H",
+        MemoryTerm("layers' inputs", "2 T L H", 2 * tokens * shape.layers * shape.hidden, False, True),
+        MemoryTerm("one layer again", "2 T (10 H + 3 I)", layer, False, True),
+        MemoryTerm("logits and their gradient", "8 T V", 8 * tokens * shape.vocabulary, False, True),
+        MemoryTerm("largest weight, gathered for a sync", "4 V H",
              4 * shape.vocabulary * shape.hidden, True, False),
-        Part("the trained policy's replica", "u M", 0 if use.apart else share, True, False),
-        Part("frozen replicas", "f u M", use.frozen * share, True, True),
-        Part("CUDA and NCCL, 2 GB a process", "2e9 (2 + f)",
+        MemoryTerm("the trained policy's replica", "u M", 0 if use.apart else share, True, False),
+        MemoryTerm("frozen replicas", "f u M", use.frozen * share, True, True),
+        MemoryTerm("CUDA and NCCL, 2 GB a process", "2e9 (2 + f)",
              _PROCESS * (1 + (not use.apart) + use.frozen), True, True),
     ]  # fmt: skip
 
 
-def totals(parts: Sequence[Part]) -> tuple[int, int]:
+def totals(parts: Sequence[MemoryTerm]) -> tuple[int, int]:
     """Return the bytes needed while replicas serve, and while the policy trains."""
     return (
         sum(part.size for part in parts if part.serving),
@@ -160,7 +160,7 @@ def cached_tokens(shape: Shape, use: Use, memory: int) -> int:
     return room // shape.token
 
 
-def itemized(parts: Sequence[Part], *, serving: bool) -> str:
+def itemized(parts: Sequence[MemoryTerm], *, serving: bool) -> str:
     """Return one of the two sums with its parts as text."""
     taken = [part for part in parts if part.size and (part.serving if serving else part.training)]
     listed = " + ".join(f"{part.what} {part.size / GB:.1f}" for part in taken)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import click
+from agl_reading import rewards_of
 from agl_stores import rollout_pages
 
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
@@ -26,7 +27,7 @@ from agl_records.commands._selection import (
     reading,
     store_argument,
 )
-from agl_records.commands._tree import excerpt, rewards_of
+from agl_records.commands._tree import excerpt
 
 _BATCH = 20
 """Number of rollouts whose spans are read together."""

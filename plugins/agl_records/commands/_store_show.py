@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import click
+from agl_reading import agent_totals, merge_calls
 
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
 from agl_core.cli.output import console
@@ -16,8 +17,6 @@ from agl_core.types import Attempt, Rollout, RolloutQuery, Span
 from agl_records.commands._output import write_records
 from agl_records.commands._selection import located, reading, store_argument
 from agl_records.commands._tree import (
-    agent_totals,
-    merge_calls,
     named,
     printable,
     reward_text,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
+from agl_reading import agent_totals, merge_calls, rewards_of
 from agl_stores import rollout_pages
 
 from agl_core.adapters import aliases_of
@@ -20,11 +21,8 @@ from agl_records.commands._output import write_records
 from agl_records.commands._selection import located, reading, store_argument
 from agl_records.commands._tree import (
     add_spans,
-    agent_totals,
     excerpt,
-    merge_calls,
     named,
-    rewards_of,
     token_counts,
 )
 

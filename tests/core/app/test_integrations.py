@@ -30,18 +30,18 @@ class Plugin:
 class Checking:
     @hookimpl
     def agl_register_integrations(self, register):
-        register("http_clients", f"{__name__}:Checks")
+        register("zip_clients", f"{__name__}:Checks", required=True)
 
 
 class Checks:
-    name = "http_clients"
+    name = "zip_clients"
 
 
 @pytest.fixture
 def plugins():
     manager = PluginManager(environ={})
     manager.register(Plugin(), Source(name="mine"))
-    manager.register(Checking(), Source(name="http_clients"))
+    manager.register(Checking(), Source(name="zip_clients"))
     return manager
 
 
@@ -50,14 +50,14 @@ def warnings(caplog):
 
 
 def test_a_framework_that_is_absent_is_left_out_without_a_word(plugins, caplog):
-    assert [each.name for each in make_integrations(plugins)] == ["http_clients", "mine"]
+    assert [each.name for each in make_integrations(plugins)] == ["zip_clients", "mine"]
     assert warnings(caplog) == []
 
 
 def test_a_framework_outside_its_tested_range_is_one_warning(plugins, caplog, monkeypatch):
     ranges = {"mine": ["mine-core<2,>=1"]}
     monkeypatch.setattr(parts, "unmet_extra", lambda entry: ranges.get(entry.name, []))
-    assert [each.name for each in make_integrations(plugins)] == ["http_clients", "mine"]
+    assert [each.name for each in make_integrations(plugins)] == ["zip_clients", "mine"]
     (said,) = warnings(caplog)
     assert "'mine' is tested with mine-core<2,>=1" in said
     assert pip_line("mine") in said
@@ -66,15 +66,38 @@ def test_a_framework_outside_its_tested_range_is_one_warning(plugins, caplog, mo
 def test_nothing_is_attached_without_the_checks_of_http_libraries(monkeypatch):
     """C2: a trained agent's request over them would be sent without an error."""
     monkeypatch.setenv("AGL_DISABLE_PLUGINS", "http_clients")
-    with pytest.raises(ConfigError, match=r"'http_clients' is not loaded \(named in AGL_DISABLE"):
+    with pytest.raises(ConfigError, match=r"not loaded: 'http_clients' \(named in AGL_DISABLE"):
         agl.attach()
+
+
+def test_a_required_integration_of_a_broken_plugin_is_an_error(plugins):
+    class Broken:
+        @hookimpl
+        def agl_register_integrations(self, register):
+            register("broken", f"{__name__}:Mine", required=True)
+
+        @hookimpl
+        def agl_register_nothing(self):
+            pass
+
+    plugins.register(Broken(), Source(name="broken"))
+    with pytest.raises(PluginError, match="'broken' cannot be used: Plugin 'broken' is broken"):
+        make_integrations(plugins)
+
+
+def test_a_required_integration_can_be_replaced():
+    """Core knows no name of a plugin: one that is required is enough."""
+    manager = PluginManager(environ={"AGL_DISABLE_PLUGINS": "http_clients"})
+    manager.load_installed()
+    manager.register(Checking(), Source(name="zip_clients"))
+    assert make_integrations(manager)[0].name == "zip_clients"
 
 
 def test_checks_that_cannot_be_made_are_an_error(plugins, monkeypatch):
     """C2: other integrations are left out if something that they need is missing."""
 
     def absent(self):
-        raise MissingExtraError("http_clients", needs="absent>=1")
+        raise MissingExtraError("zip_clients", needs="absent>=1")
 
     monkeypatch.setattr(Checks, "__init__", absent)
     with pytest.raises(PluginError, match="absent"):

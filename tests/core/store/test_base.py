@@ -11,7 +11,7 @@ from agl_testing._store_samples import begin, rollout
 from agl_core.errors import StoreError
 from agl_core.store import BaseStore
 from agl_core.store._memory import MemoryRecords
-from agl_core.types import RolloutQuery
+from agl_core.types import AttemptStatus, RolloutQuery
 
 
 class HeldStore(BaseStore):
@@ -130,3 +130,24 @@ async def test_an_open_that_is_cancelled_disconnects_after_its_write():
     await asyncio.wait([opening])
     assert opening.cancelled()
     assert store.events == ["written", "disconnected"]
+
+
+async def test_private_names_of_a_subclass_replace_none_of_the_base_class():
+    """A plugin that had a method `_run` of its own broke every write, without an error."""
+    base = {*vars(BaseStore), *vars(HeldStore())}
+    names = {name.removeprefix("_BaseStore_") for name in base if name.startswith("_BaseStore__")}
+    assert {"_run", "_write", "_open", "_tasks"} <= names
+    store = type("Private", (HeldStore,), dict.fromkeys(names, "own"))()
+    vars(store).update(dict.fromkeys(names, "own"))
+    await opened(store)
+    claim = await begin(store)
+    await store.finish(claim.attempt.id, status=AttemptStatus.SUCCEEDED)
+    assert len(await store.wait([claim.rollout.id])) == 1
+    await store.close()
+    assert {getattr(store, name) for name in names} == {"own"}
+
+
+def test_the_base_class_has_no_private_name_that_a_subclass_could_replace():
+    mangled = ("_BaseStore__", "__", "_abc_")
+    base = {*vars(BaseStore), *vars(HeldStore())} - {*vars(HeldStore)}
+    assert [name for name in base if name[0] == "_" and not name.startswith(mangled)] == []

@@ -18,7 +18,7 @@ from agl_core.errors import StoreError
 from agl_core.store import _sqlite as sqlite_module
 from agl_core.store._sql import FileSettings, connect, prepare
 from agl_core.store._sqlite import SqliteStore
-from agl_core.store._writer import GroupCommit, Job
+from agl_core.store._writer import GroupCommit, WriteJob
 from agl_core.types import RolloutQuery
 
 LARGE = 200_000
@@ -206,7 +206,7 @@ def test_a_rollback_that_fails_is_made_up_for(path):
         connection.fails = 2
         raise sqlite3.OperationalError("disk I/O error")
 
-    jobs = [Job(write, None), Job(fail, None), Job(write, None)]
+    jobs = [WriteJob(write, None), WriteJob(fail, None), WriteJob(write, None)]
     commit.run(jobs)
     assert all("disk I/O error" in str(job.error) for job in jobs)
     commit.run(jobs[::2])

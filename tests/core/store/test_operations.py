@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from agl_core.errors import AglError
 from agl_core.store import _operations, _transitions
 from agl_core.store._memory import MemoryRecords
-from agl_core.store._operations import ClaimRequest, Ending, Operations
+from agl_core.store._operations import ClaimRequest, FinishRequest, Operations
 from agl_core.store._sql import SqlRecords, prepare
 from agl_core.types import (
     AttemptStatus,
@@ -126,7 +126,9 @@ class Histories(RuleBasedStateMachine):
         if attempt:
             failure = None if kind is None else Failure(kind=kind, message="failed")
             spans = [span_of(attempt, n) for n in range(n_spans)]
-            ending = Ending(status=status, spans=spans, failure=failure, output={"n": number})
+            ending = FinishRequest(
+                status=status, spans=spans, failure=failure, output={"n": number}
+            )
             first = self.both(lambda store: store.finish(attempt.id, ending))
             if not isinstance(first, tuple):
                 assert self.both(lambda store: store.finish(attempt.id, ending)) == first

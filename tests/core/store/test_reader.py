@@ -82,8 +82,8 @@ async def test_a_clock_that_was_set_is_nothing_to_a_reader(path, caplog):
     reader = SqliteStore(path).reader()
     await reader.open()
 
-    await reader._restart_timers()
-    assert await reader._sweep() == math.inf
+    await reader.restart_timers()
+    assert await reader.sweep() == math.inf
     (seen,) = await reader.rollouts(RolloutQuery())
     await reader.close()
 

@@ -23,7 +23,7 @@ from agl_testing.clock import ManualClock
 from agl_core.errors import ConfigError, LeadHeldError, StoreError
 from agl_core.store._sql import SCHEMA_VERSION, FileSettings, connect, prepare
 from agl_core.store._sqlite import SqliteStore
-from agl_core.store._writer import GroupCommit, Job, Writer
+from agl_core.store._writer import GroupCommit, WriteJob, Writer
 from agl_core.types import AttemptStatus, Ingest, Limits, RolloutQuery, RolloutStatus
 
 
@@ -153,13 +153,13 @@ async def test_behind_a_server_attempts_run_on_until_a_lease_has_passed(path):
     await clock.advance(100)
     await store.open()
     assert await store.heartbeat([ended.attempt.id]) == []
-    await store._sweep()
+    await store.sweep()
     await succeed(store, ended, [span(ended)])
     await clock.advance(20)
     assert await store.heartbeat([living.attempt.id]) == []
     assert await store.claim("w2", timeout_s=0) == []
     await clock.advance(11)
-    await store._sweep()
+    await store.sweep()
     (again,) = await store.claim("w2", timeout_s=0)
     assert (again.rollout.id, again.attempt.fence) == (dead.rollout.id, 2)
     await succeed(store, living)
@@ -212,7 +212,7 @@ async def test_a_waiter_reads_what_it_knows_as_final_no_more(store, monkeypatch)
     ids = [claim.rollout.id for claim in claims]
     await succeed(store, claims[1])
     reads, enough = [], asyncio.Event()
-    existing = store._existing
+    existing = store._BaseStore__existing
 
     async def counted(rollout_ids):
         reads.append(list(rollout_ids))
@@ -220,7 +220,7 @@ async def test_a_waiter_reads_what_it_knows_as_final_no_more(store, monkeypatch)
             enough.set()
         return await existing(rollout_ids)
 
-    monkeypatch.setattr(store, "_existing", counted)
+    monkeypatch.setattr(store, "_BaseStore__existing", counted)
     store.poll_interval_s = 0.01
     waiting = asyncio.ensure_future(store.wait(ids))
     await asyncio.wait_for(enough.wait(), 100)
@@ -404,13 +404,13 @@ class Group:
                 raise error
             return value
 
-        return Job(operation, future=None)
+        return WriteJob(operation, future=None)
 
     def refuse(self, error):
         def operation(_):
             raise error
 
-        return Job(operation, future=None)
+        return WriteJob(operation, future=None)
 
     def notes(self):
         return {value for (value,) in self.connection.execute("SELECT a FROM notes")}

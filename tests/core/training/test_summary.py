@@ -6,11 +6,11 @@ import pytest
 
 from agl_core.training.loop import summary
 from agl_core.types import StepReport
-from agl_core.types.run import RewardTrend, Rows
+from agl_core.types.run import RewardTrend, RowCounts
 
 
 def test_no_step_has_no_trend() -> None:
-    assert summary([]) == {"reward": None, "rows": Rows(), "seconds_per_step": None}
+    assert summary([]) == {"reward": None, "rows": RowCounts(), "seconds_per_step": None}
 
 
 def test_ends_are_averaged_over_five_steps_and_rows_are_summed() -> None:

@@ -4,7 +4,8 @@ import re
 
 import msgspec
 import pytest
-from agl_records.commands._tree import agent_totals, merge_calls, token_counts
+from agl_reading import agent_totals, merge_calls
+from agl_records.commands._tree import token_counts
 from agl_testing.attempts import CallOptions, ScriptedAttempt
 
 from agl_core import semconv

@@ -15,7 +15,7 @@ from agl_tracking import (
 
 from agl_core.interfaces import TrackedRun
 from agl_core.types import Estimate, Evaluation, Report, StepReport
-from agl_core.types.run import RewardTrend, Rows
+from agl_core.types.run import RewardTrend, RowCounts
 
 STEP = StepReport(
     step=3,
@@ -105,7 +105,7 @@ def test_a_reports_numbers_and_facts():
         breaks={"writer": {"edited": 3}},
         calls=16,
         reward=RewardTrend(first=0.1, last=0.5),
-        rows=Rows(by_agent={"writer": 4}),
+        rows=RowCounts(by_agent={"writer": 4}),
         seconds_per_step=1.5,
         wall_s=2.0,
         best="runs/run/checkpoints/step-000003",

@@ -53,6 +53,21 @@ async def test_no_budget_is_exceeded(tmp_path, rollouts):
     assert result.after.mean > 0.2
 
 
+async def test_answers_alone_are_demonstrated_without_headings(tmp_path):
+    def copied(texts, task, rng):
+        """Training tasks succeed; on others, headings and questions mislead."""
+        if task.id.startswith("t"):
+            return 1.0
+        text = texts["writer"]
+        return 0.2 if "Question:" in text or "###" in text else 0.2 + 0.1 * text.count("answers t")
+
+    assert HEADER not in (await search(ToyPhase(tmp_path / "1", copied))).texts["writer"]
+    text = (await search(ToyPhase(tmp_path / "2", copied), form="answer")).texts["writer"]
+    demonstrated = text.removeprefix(f"Answer.\n\n{HEADER}\n\n").split("\n")
+    assert len(demonstrated) == len(set(demonstrated)) == 4
+    assert all(line.startswith("writer answers t") for line in demonstrated)
+
+
 async def test_a_budget_below_one_set_is_refused(tmp_path):
     phase = ToyPhase(tmp_path, helped, rollouts=35)
     with pytest.raises(ConfigError, match="at least 36 rollouts"):

@@ -30,8 +30,8 @@ def seen(*calls, score=1.0, **fields):
     return Seen(task=Task(id="t0", input="lamp"), score=score, calls=calls, **fields)
 
 
-def demo(result, *, threshold=1.0, max_chars=1000, **prompt):
-    return demo_of(result, tuned(**prompt), threshold=threshold, max_chars=max_chars)
+def demo(result, *, threshold=1.0, max_chars=1000, form="messages", **prompt):
+    return demo_of(result, tuned(**prompt), threshold=threshold, max_chars=max_chars, form=form)
 
 
 def test_a_demonstration_has_question_tool_call_result_and_answer():
@@ -92,12 +92,35 @@ def test_json_in_braces_is_kept():
     assert '{"a": {"b": 1}}' in demo(seen(call(answer='{"a": {"b": 1}}'))).text
 
 
+def test_an_answer_alone_has_neither_question_nor_headings():
+    wanted = LOOKED_UP["tool_calls"]
+    answers = [
+        demo(
+            seen(call(messages=[USER, LOOKED_UP, RESULT], answer=" It costs 12.\n")), form="answer"
+        ),
+        demo(seen(call(answer="It costs 7.")), form="answer"),
+        demo(seen(call(answer="It costs 12.")), form="answer"),
+        demo(seen(call(answer="", tool_calls=wanted)), form="answer"),
+    ]
+    made = with_demos("Answer.", answers, max_chars=1000)
+    assert made == (
+        "Answer.\n\n## Examples of correct answers\n\n"
+        'It costs 12.\nIt costs 7.\nlookup({"item": "red lamp"})'
+    )
+    assert without_demos(made) == "Answer."
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-@given(texts, st.lists(texts, max_size=5), st.integers(0, 300))
-def test_demonstrations_can_be_removed_and_never_exceed_the_limit(text, bodies, limit):
-    demos = [Demo(task_id=str(i), text=body, score=1.0) for i, body in enumerate(bodies)]
+@given(
+    texts,
+    st.lists(texts, max_size=5),
+    st.integers(0, 300),
+    st.sampled_from(["messages", "answer"]),
+)
+def test_demonstrations_can_be_removed_and_never_exceed_the_limit(text, bodies, limit, form):
+    demos = [Demo(task_id=str(i), text=each, score=1, form=form) for i, each in enumerate(bodies)]
     demos = [each for each in demos if not PromptTemplate(template=each.text).placeholders]
     made = with_demos(text, demos, max_chars=limit)
     assert len(made) <= len(text) + limit

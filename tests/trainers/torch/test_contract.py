@@ -10,7 +10,7 @@ from agl_endpoints import openai_server
 from agl_remote import HttpEngine, HttpOptions
 from agl_testing.engine_contract import EngineContract
 from agl_torch.engine import TorchEngine
-from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
+from agl_torch.losses.policy_gradient import ClipOptions, PolicyGradient
 from agl_torch.options import LoraOptions, TorchOptions
 
 from agl_core.interfaces import AlgorithmSetup
@@ -19,7 +19,7 @@ from agl_core.types import Policy
 
 def setup() -> AlgorithmSetup:
     def loss() -> PolicyGradient:
-        return PolicyGradient(PolicyGradientOptions())
+        return PolicyGradient(ClipOptions())
 
     return AlgorithmSetup(name="grpo", loss_factory=loss, lr=1e-3)
 

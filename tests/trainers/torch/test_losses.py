@@ -9,7 +9,7 @@ import torch
 from agl_torch.losses import Terms
 from agl_torch.losses.cross_entropy import CrossEntropy
 from agl_torch.losses.divergence import k3
-from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
+from agl_torch.losses.policy_gradient import ClipOptions, PolicyGradient
 
 
 def terms(logprobs, behaviour, advantages, *, weights=None, sequences=None):
@@ -24,7 +24,7 @@ def terms(logprobs, behaviour, advantages, *, weights=None, sequences=None):
 
 
 def loss(**options):
-    return PolicyGradient(PolicyGradientOptions(**options))
+    return PolicyGradient(ClipOptions(**options))
 
 
 def test_on_the_behaviour_policy_the_gradient_is_reinforce():

@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
-from agl_torch.serving.sampling import Sampling, draw, sample, uniforms
+from agl_torch.serving.sampling import SamplingParams, draw, sample, uniforms
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0, 1.0]])
 
 
 def sampling(**fields):
-    return Sampling(max_tokens=1, **fields)
+    return SamplingParams(max_tokens=1, **fields)
 
 
 def test_log_probability_after_temperature():

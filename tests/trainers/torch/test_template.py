@@ -6,7 +6,7 @@ from collections import UserDict
 from pathlib import Path
 
 import pytest
-from agl_torch.chat.template import ChatTemplate, PromptError, token_ids
+from agl_torch.chat.template import ChatTemplate, RenderError, token_ids
 from agl_torch.engine import TorchEngine
 from agl_torch.models import load_tokenizer
 from hypothesis import given
@@ -159,7 +159,7 @@ def test_what_a_template_refuses_is_said(build_tokenizer):
     )
     template = ChatTemplate(build_tokenizer(source), source="here")
     messages = [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]
-    with pytest.raises(PromptError, match="System message must be first"):
+    with pytest.raises(RenderError, match="System message must be first"):
         template.encode(messages)
     assert template.encode(messages[:1])
 
@@ -203,7 +203,7 @@ def test_a_call_in_the_older_form_is_rendered_as_a_tool_call(template):
 )
 def test_what_no_template_can_show_is_refused(template, message, words):
     """C13: a clear error in place of a prompt that leaves it out."""
-    with pytest.raises(PromptError, match=words):
+    with pytest.raises(RenderError, match=words):
         template.encode([{"role": "assistant", "content": None, **message}])
 
 
@@ -212,7 +212,7 @@ def test_a_template_without_calls_refuses_one(build_tokenizer):
     source = "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}"
     template = ChatTemplate(build_tokenizer(source), source="here")
     function = {"name": "lookup", "arguments": "{}"}
-    with pytest.raises(PromptError, match="renders no calls"):
+    with pytest.raises(RenderError, match="renders no calls"):
         template.encode([{"role": "assistant", "content": "", "function_call": function}])
 
 
@@ -231,7 +231,7 @@ def test_options_reach_the_template(build_tokenizer):
 
 def test_an_empty_prompt_is_refused(build_tokenizer):
     template = ChatTemplate(build_tokenizer("{{ messages[0].content }}"), source="here")
-    with pytest.raises(PromptError, match="empty"):
+    with pytest.raises(RenderError, match="empty"):
         template.encode([{"role": "user", "content": ""}])
 
 

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from agl_torch.losses.cross_entropy import CrossEntropy
-from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
+from agl_torch.losses.policy_gradient import ClipOptions, PolicyGradient
 
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
@@ -20,7 +20,7 @@ LETTERS = range(64, 90)  # the tokens of "a" and the letters after it
 
 def setup(loss=None, **fields):
     """A policy gradient at a rate that shows, unless another loss's factory is given."""
-    factory = loss or (lambda: PolicyGradient(PolicyGradientOptions()))
+    factory = loss or (lambda: PolicyGradient(ClipOptions()))
     return AlgorithmSetup(**{"name": "grpo", "loss_factory": factory, "lr": 1e-2, **fields})
 
 
@@ -54,7 +54,7 @@ def letters(answer):
 @pytest.mark.parametrize("ratio", ["token", "sequence"])
 async def test_a_bandit_is_learned(run_engine, client, policy, sampled, make_batch, ratio):
     chosen = setup(
-        lambda: PolicyGradient(PolicyGradientOptions(ratio=ratio)), lr=3e-3, epochs=2, minibatches=2
+        lambda: PolicyGradient(ClipOptions(ratio=ratio)), lr=3e-3, epochs=2, minibatches=2
     )
     async with run_engine([policy], chosen) as engine:
         asker, rewards = client(engine, "p"), []

@@ -14,7 +14,7 @@ import pytest
 import torch
 from agl_testing.bandit import make_triplet
 from agl_verl.convert import Shown, rows_of, tensors_of
-from agl_verl.convert._rows import Row
+from agl_verl.convert._rows import TrainingRow
 from agl_verl.vision import BLANK, vision_of, vocab_size_of
 from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen
@@ -236,7 +236,7 @@ def test_a_model_without_its_image_processor_is_an_error(directory, tmp_path):
 def plain_row(prompt, response):
     size = len(response)
     ones = np.ones(size, np.float32)
-    return Row(
+    return TrainingRow(
         prompt=np.array(prompt), response=np.array(response), mask=np.ones(size, np.bool_),
         advantages=ones, weights=ones, logprobs=ones, temperature=1.0, calls=(0,),
     )  # fmt: skip

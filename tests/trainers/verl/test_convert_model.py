@@ -9,7 +9,7 @@ import pytest
 import torch
 from agl_torch._forward import CausalModel
 from agl_torch.losses import Terms
-from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
+from agl_torch.losses.policy_gradient import ClipOptions, PolicyGradient
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Costs, Packer
 from agl_torch.training.scoring import LogprobScorer
@@ -134,7 +134,7 @@ def test_one_step_on_both_engines(model, algorithm, level, ratio, ranks):
         near = scored(model, batch)
     noise = torch.randn(len(near), generator=torch.Generator().manual_seed(1))
     batch.logprobs[:] = type(batch.logprobs)("f", (near + 0.3 * noise).tolist())
-    options = PolicyGradientOptions(ratio=ratio, clip_low=0.2, clip_high=0.28)
+    options = ClipOptions(ratio=ratio, clip_low=0.2, clip_high=0.28)
     loss = PolicyLoss(PolicyLossOptions(**options.model_dump()))
     rows = rows_of(batch, level=level, max_tokens=None, overlong="error").rows
 

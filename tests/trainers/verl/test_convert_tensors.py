@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from agl_torch.losses import Terms
-from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
+from agl_torch.losses.policy_gradient import ClipOptions, PolicyGradient
 from agl_verl._loss import PolicyLoss, PolicyLossOptions
 from agl_verl.convert import rows_of, tensors_of
 from hypothesis import given
@@ -151,7 +151,7 @@ ALGORITHMS = {
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_the_clipped_loss_is_that_of_agl_torch(algorithm, level, ranks):
     batch = case_of(conversations(), ALGORITHMS[algorithm]()).batch
-    options = PolicyGradientOptions(clip_low=0.1, clip_high=0.28)
+    options = ClipOptions(clip_low=0.1, clip_high=0.28)
     values = {compare(batch, level, options, ranks=ranks, agg_mode=mode) for mode in MODES}
     assert max(values) - min(values) < 1e-5
 
@@ -160,21 +160,21 @@ def test_the_clipped_loss_is_that_of_agl_torch(algorithm, level, ranks):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_ratios_of_sequences_are_those_of_agl_torch(algorithm, ranks):
     batch = case_of(conversations(), ALGORITHMS[algorithm]()).batch
-    options = PolicyGradientOptions(ratio="sequence", clip_low=0.05, clip_high=0.1)
+    options = ClipOptions(ratio="sequence", clip_low=0.05, clip_high=0.1)
     assert PolicyLoss(PolicyLossOptions(ratio="sequence")).row_per_choice
     compare(batch, "transition", options, ranks=ranks)
 
 
 def test_no_bound_on_ratios_of_negative_advantages_unless_asked_for():
     batch = case_of(conversations(), GRPO(GRPOOptions())).batch
-    compare(batch, "merged", PolicyGradientOptions(), ranks=1, spread=4.0)
+    compare(batch, "merged", ClipOptions(), ranks=1, spread=4.0)
 
 
 @FEW
 @given(records(), st.sampled_from(LEVELS), st.integers(1, 4))
 def test_any_conversation_has_the_same_loss(drawn, level, ranks):
     batch = case_of(drawn, Counted()).batch
-    compare(batch, level, PolicyGradientOptions(), ranks=ranks)
+    compare(batch, level, ClipOptions(), ranks=ranks)
 
 
 @FEW

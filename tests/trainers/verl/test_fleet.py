@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from agl_testing.fake_openai import FakeOpenAI, FakeOptions
-from agl_verl._fleet import Fleet, LaterFleet
+from agl_verl._fleet import LaterFleet, ReplicaFleet
 
 from agl_core.errors import EngineError, TrainingError
 from agl_core.gateway._routing import Route
@@ -56,7 +56,7 @@ def revive():
 
 @pytest.fixture
 async def fleet(servers, revive):
-    made = Fleet([address(each) for each in servers], "m", revive)
+    made = ReplicaFleet([address(each) for each in servers], "m", revive)
     yield made
     await made.close()
 

@@ -8,7 +8,7 @@ import pytest
 from agl_testing.attempts import ScriptedAttempt
 from agl_verl._loss import PolicyLoss, PolicyLossOptions
 from agl_verl._options import VerlOptions
-from agl_verl._trainer import PolicyTrainer
+from agl_verl._trainer import WorkerTrainer
 from omegaconf import OmegaConf
 
 from agl_core.errors import ConfigError, TrainingError
@@ -40,7 +40,7 @@ def trainer(*, ranks=1, limit=100, options=None, loss=None, **setup):
     loss = loss or PolicyLoss(PolicyLossOptions())
     made = AlgorithmSetup(name="grpo", loss_factory=lambda: loss, **setup)
     config = OmegaConf.create({"actor_rollout_ref": root})
-    return PolicyTrainer(workers, config, made, options or VerlOptions(), loss), workers
+    return WorkerTrainer(workers, config, made, options or VerlOptions(), loss), workers
 
 
 def attempts(rewards, *, turns=1):

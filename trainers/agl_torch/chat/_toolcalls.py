@@ -24,7 +24,7 @@ class ToolCall:
     """JSON object, formatted as chat templates format it."""
 
 
-Event = str | ToolCall
+ParsedPart = str | ToolCall
 """A piece of text, or a complete call."""
 
 
@@ -45,17 +45,17 @@ class ToolCallParser:
         self._after_call = False
         self._calls = 0
 
-    def feed(self, text: str) -> list[Event]:
+    def feed(self, text: str) -> list[ParsedPart]:
         """Return the events that `text` completes."""
         self._held += text
-        events: list[Event] = []
+        events: list[ParsedPart] = []
         while self._advance(events):
             pass
         return _joined(events)
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> list[ParsedPart]:
         """Return the events of the text that is still held back; call it at the end of the text."""
-        events: list[Event] = []
+        events: list[ParsedPart] = []
         if self._inside:
             self._close(self._held, OPEN + self._held, events)
         else:
@@ -66,7 +66,7 @@ class ToolCallParser:
         self._space = ""
         return _joined(events)
 
-    def _advance(self, events: list[Event]) -> bool:
+    def _advance(self, events: list[ParsedPart]) -> bool:
         """Consume text up to the next marker; return False when more text is needed."""
         if self._inside:
             end = _closing(self._held)
@@ -87,7 +87,7 @@ class ToolCallParser:
         self._held = self._held[len(self._held) - keep :]
         return False
 
-    def _close(self, body: str, verbatim: str, events: list[Event]) -> None:
+    def _close(self, body: str, verbatim: str, events: list[ParsedPart]) -> None:
         parsed = _parse(body)
         if parsed is None:
             self._text(verbatim, events)
@@ -98,7 +98,7 @@ class ToolCallParser:
         self._calls += 1
         self._after_call, self._space = True, ""
 
-    def _text(self, text: str, events: list[Event]) -> None:
+    def _text(self, text: str, events: list[ParsedPart]) -> None:
         text = self._space + text
         if self._after_call:
             text = text.lstrip()
@@ -141,9 +141,9 @@ def _partial(text: str) -> int:
     return 0
 
 
-def _joined(events: list[Event]) -> list[Event]:
+def _joined(events: list[ParsedPart]) -> list[ParsedPart]:
     """Merge adjacent texts."""
-    merged: list[Event] = []
+    merged: list[ParsedPart] = []
     for event in events:
         if isinstance(event, str) and merged and isinstance(merged[-1], str):
             merged[-1] += event

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from agl_core.interfaces import Renderer
-from agl_torch.chat.template import ChatTemplate, PromptError
+from agl_torch.chat.template import ChatTemplate, RenderError
 
 __all__ = ["conversation_renderer"]
 
@@ -31,7 +31,7 @@ def conversation_renderer(template: ChatTemplate, ends: Collection[int]) -> Rend
         for index in range(len(prompt), len(whole)):
             if whole[index] in ends:
                 return whole[: index + 1]
-        raise PromptError(
+        raise RenderError(
             f"messages: the chat template writes none of the model's end tokens {sorted(ends)} "
             f"after an answer"
         )

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agl_torch.chat._toolcalls import CLOSE
-from agl_torch.serving.sampling import Sampling
+from agl_torch.serving.sampling import SamplingParams
 
 _IGNORED: Final = frozenset(
     {"model", "user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier",
@@ -47,7 +47,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class ChatRequest(BaseModel):
+class CompletionRequest(BaseModel):
     """A chat completions request without the ignored fields."""
 
     model_config = ConfigDict(extra="forbid")
@@ -86,7 +86,7 @@ class ChatRequest(BaseModel):
         alone = self.uses_tools and not self.parallel_tool_calls
         return (*self.stops, CLOSE) if alone else self.stops
 
-    def sampling(self, *, room: int, default: int) -> Sampling:
+    def sampling(self, *, room: int, default: int) -> SamplingParams:
         """Return the sampling parameters.
 
         Args:
@@ -94,7 +94,7 @@ class ChatRequest(BaseModel):
             default: Token limit if the request does not set one.
         """
         asked = self.max_completion_tokens or self.max_tokens or default
-        return Sampling(
+        return SamplingParams(
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,
@@ -103,7 +103,7 @@ class ChatRequest(BaseModel):
         )
 
 
-def parse_request(document: Any) -> ChatRequest:
+def parse_request(document: Any) -> CompletionRequest:
     """Validate a decoded request body.
 
     Raises:
@@ -126,7 +126,7 @@ def parse_request(document: Any) -> ChatRequest:
             param="tool_choice",
         )
     try:
-        return ChatRequest.model_validate(kept)
+        return CompletionRequest.model_validate(kept)
     except ValidationError as error:
         raise _refusal(error) from error
 

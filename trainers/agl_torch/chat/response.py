@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agl_torch.chat._toolcalls import Event, ToolCall, ToolCallParser
-from agl_torch.chat.request import ChatRequest
+from agl_torch.chat._toolcalls import ParsedPart, ToolCall, ToolCallParser
+from agl_torch.chat.request import CompletionRequest
 from agl_torch.chat.text import Detokenizer, StopText, Vocabulary
 from agl_torch.serving.sequence import Generation, Piece
 
@@ -28,12 +28,12 @@ class _Choice:
     finish: str | None = None
     begun: bool = False
 
-    def read(self, piece: Piece) -> list[Event]:
+    def read(self, piece: Piece) -> list[ParsedPart]:
         """Return the text and calls that a piece completes."""
         text = self.stop.feed(self.detokenizer.feed(piece.tokens))
         if piece.finish is not None:
             text += self.stop.feed(self.detokenizer.finish()) + self.stop.finish()
-        events: list[Event] = [text] if text else []
+        events: list[ParsedPart] = [text] if text else []
         if self.parser is not None:
             events = self.parser.feed(text)
             if piece.finish is not None:
@@ -58,7 +58,7 @@ class Completion:
 
     def __init__(
         self,
-        request: ChatRequest,
+        request: CompletionRequest,
         *,
         model: str,
         policy: str,
@@ -120,7 +120,7 @@ class Completion:
             document["prompt_token_ids"] = self._prompt
         return document
 
-    def _delta(self, choice: _Choice, events: Sequence[Event]) -> dict[str, Any]:
+    def _delta(self, choice: _Choice, events: Sequence[ParsedPart]) -> dict[str, Any]:
         delta: dict[str, Any] = {} if choice.begun else {"role": "assistant", "content": ""}
         choice.begun = True
         if text := "".join(event for event in events if isinstance(event, str)):

@@ -29,7 +29,7 @@ _TOOL: dict[str, Any] = {
 Message = Mapping[str, Any]
 
 
-class PromptError(ValueError):
+class RenderError(ValueError):
     """Messages that the chat template cannot render."""
 
 
@@ -95,7 +95,7 @@ class ChatTemplate:
         asked = [{"role": "user", "content": "?"}]
         try:
             return self.encode(asked, tools=[_TOOL]) != self.encode(asked)
-        except PromptError:
+        except RenderError:
             return True
 
     def _encode(
@@ -111,7 +111,7 @@ class ChatTemplate:
         text = self._render(guarded, guarded_tools, options)
         ids = [token for piece in text.split(breaker) for token in self._ids(piece)]
         if not ids:
-            raise PromptError("messages: the chat template renders them as an empty prompt")
+            raise RenderError("messages: the chat template renders them as an empty prompt")
         return tuple(ids)
 
     def _message(self, index: int, message: Message) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class ChatTemplate:
         plain = dict(message)
         role = plain.get("role")
         if not isinstance(role, str):
-            raise PromptError(f"messages[{index}].role: a string is needed, got {role!r}")
+            raise RenderError(f"messages[{index}].role: a string is needed, got {role!r}")
         if role == "developer" and "developer" not in self._written:
             plain["role"] = "system"
         elif role == "function":
@@ -142,12 +142,12 @@ class ChatTemplate:
         function = message.pop("function_call", None)
         if function is not None and not message.get("tool_calls"):
             if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-                raise PromptError(
+                raise RenderError(
                     f"messages[{index}].function_call: an object with a name is needed, got "
                     f"{function!r:.200}"
                 )
             if "tool_calls" not in self._written:
-                raise PromptError(
+                raise RenderError(
                     f"messages[{index}].function_call: the model's chat template renders no calls: "
                     f"choose a model that was trained with tools"
                 )
@@ -155,7 +155,7 @@ class ChatTemplate:
         if isinstance(message.get("refusal"), str) and not message.get("content"):
             message["content"] = message["refusal"]
         if message.get("audio") is not None and not message.get("content"):
-            raise PromptError(
+            raise RenderError(
                 f"messages[{index}].audio: this model does not accept audio: send the transcript as content"
             )
 
@@ -182,13 +182,13 @@ class ChatTemplate:
         except (TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
             wrapped = [_wrap_arguments(message) for message in messages]
             if wrapped == messages:
-                raise PromptError(
+                raise RenderError(
                     f"messages: the model's chat template refuses: {error}"
                 ) from error
         try:
             return self._apply(wrapped, tools, options)
         except (TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
-            raise PromptError(f"messages: the model's chat template refuses: {error}") from error
+            raise RenderError(f"messages: the model's chat template refuses: {error}") from error
 
     def _apply(
         self, messages: list[dict[str, Any]], tools: list[Any], options: Mapping[str, Any]
@@ -245,7 +245,7 @@ def _text(index: int, content: Any) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
-        raise PromptError(f"messages[{index}].content: text is needed, got {content!r}")
+        raise RenderError(f"messages[{index}].content: text is needed, got {content!r}")
     return "".join(_part(index, part) for part in content)
 
 
@@ -255,7 +255,7 @@ def _part(index: int, part: Any) -> str:
     kind = part.get("type", "text") if isinstance(part, Mapping) else None
     text = part.get(_TEXT_PARTS[kind]) if kind in _TEXT_PARTS else None
     if not isinstance(text, str):
-        raise PromptError(
+        raise RenderError(
             f"messages[{index}].content: this model cannot be shown a part of type {kind!r}"
         )
     return text

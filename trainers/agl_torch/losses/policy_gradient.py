@@ -13,7 +13,7 @@ from agl_torch.losses._base import LossOutput, Terms
 _LARGEST_LOG_RATIO = 20.0
 
 
-class PolicyGradientOptions(BaseModel):
+class ClipOptions(BaseModel):
     """How far a token's probability may move before it stops to count."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -34,7 +34,7 @@ class PolicyGradient:
     is that of REINFORCE.
     """
 
-    def __init__(self, options: PolicyGradientOptions) -> None:
+    def __init__(self, options: ClipOptions) -> None:
         self._options = options
 
     def __call__(self, terms: Terms) -> LossOutput:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agl_torch._forward import CausalModel, Rows
+from agl_torch._forward import CausalModel, ForwardRows
 from agl_torch.serving._kv import SlotCache
 from agl_torch.serving._prefix import PrefixStore, Tokens
 
@@ -171,7 +171,7 @@ class Decoder:
         mask = (places <= positions[:, :, None])[:, None]  # (R, 1, T, K)
         last = torch.arange(count, device=device) * width + (width - 1)
         return self._model.logits(
-            Rows(ids, positions, mask, places[None]),
+            ForwardRows(ids, positions, mask, places[None]),
             select=last if want_logits else last[:0],
             cache=self._cache,
         )

@@ -13,7 +13,7 @@ from agl_torch.serving._prefix import Tokens
 from agl_torch.serving.decoder import Decoder
 from agl_torch.serving.outbox import Outbox
 from agl_torch.serving.sampling import draw, sample
-from agl_torch.serving.sequence import Answer, Generation, answers
+from agl_torch.serving.sequence import AnswerRow, Generation, answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Lane:
         self._decoder = decoder
         self._limits = limits
         self._ends = ends
-        self._waiting: deque[Answer] = deque()
-        self._rows: list[Answer] = []
+        self._waiting: deque[AnswerRow] = deque()
+        self._rows: list[AnswerRow] = []
         self.version = version
         """Version of the weights; a request records it when it starts."""
         self.trained_in: int | None = None
@@ -138,7 +138,7 @@ class Lane:
 
     def _admit(self) -> None:
         """Move as many waiting answers into slots as the limits allow, in order of arrival."""
-        chosen: list[Answer] = []
+        chosen: list[AnswerRow] = []
         length = max((row.final_length for row in self._rows), default=0)
         while self._waiting and len(self._rows) + len(chosen) < self._limits.rows:
             if self.held and not self._next_started:
@@ -157,9 +157,9 @@ class Lane:
             self._decoder.reserve(slots, max(longest, cached + 1), keep=len(self._rows))
             self._place(chosen)
 
-    def _place(self, chosen: Sequence[Answer]) -> None:
+    def _place(self, chosen: Sequence[AnswerRow]) -> None:
         """Assign slots to answers, computing each distinct prompt once."""
-        groups: dict[Tokens, list[Answer]] = {}
+        groups: dict[Tokens, list[AnswerRow]] = {}
         for answer in chosen:
             groups.setdefault(answer.prompt[:-1], []).append(answer)
         first = len(self._rows)

@@ -14,7 +14,7 @@ _UNIFORM_BITS = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
+class SamplingParams:
     """Sampling parameters of one request."""
 
     temperature: float = 1.0
@@ -47,7 +47,7 @@ class Sampled:
     """The most likely tokens per row; empty if not requested."""
 
 
-def sample(logits: Tensor, rows: Sequence[Sampling], numbers: Sequence[float]) -> Sampled:
+def sample(logits: Tensor, rows: Sequence[SamplingParams], numbers: Sequence[float]) -> Sampled:
     """Choose a token per row of `logits` (R, V) by inverting the row's distribution function.
 
     Args:
@@ -87,7 +87,7 @@ def _nucleus(probabilities: Tensor, limits: Tensor) -> Tensor:
     return torch.zeros_like(probabilities).scatter_(1, order, kept)
 
 
-def _tops(logprobs: Tensor, rows: Sequence[Sampling]) -> list[list[tuple[int, float]]]:
+def _tops(logprobs: Tensor, rows: Sequence[SamplingParams]) -> list[list[tuple[int, float]]]:
     most = max(row.top_logprobs for row in rows)
     if most == 0:
         return [[] for _ in rows]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agl_core.errors import EngineError
-from agl_torch.serving.sampling import Sampling, uniforms
+from agl_torch.serving.sampling import SamplingParams, uniforms
 
 Likeliest = list[tuple[int, float]]
 """Token ids and log-probabilities, most likely first."""
@@ -31,7 +31,7 @@ class Generation:
     """One request: a prompt with `n` answers, delivered on the request's event loop."""
 
     prompt: tuple[int, ...]
-    sampling: Sampling
+    sampling: SamplingParams
     n: int
     stream: bool
     """Deliver every token when it is sampled instead of whole answers."""
@@ -48,7 +48,7 @@ class Generation:
 
 
 @dataclass(slots=True, eq=False)
-class Answer:
+class AnswerRow:
     """One row of the batch."""
 
     generation: Generation
@@ -101,7 +101,7 @@ class Answer:
         return Piece(self.choice, self.tokens[new], self.logprobs[new], self.tops[new], finish)
 
 
-def answers(generation: Generation) -> list[Answer]:
+def answers(generation: Generation) -> list[AnswerRow]:
     """Return the rows of a request."""
     seed = generation.sampling.seed
-    return [Answer(generation, choice, uniforms(seed, choice)) for choice in range(generation.n)]
+    return [AnswerRow(generation, choice, uniforms(seed, choice)) for choice in range(generation.n)]

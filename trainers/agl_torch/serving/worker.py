@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Answering(Protocol):
+class WorkerLane(Protocol):
     """The interface of `Lane` that the worker uses."""
 
     held: bool
@@ -39,7 +39,7 @@ class Answering(Protocol):
     def fail(self, error: EngineError, outbox: Outbox) -> None: ...
 
 
-L = TypeVar("L", bound=Answering)
+L = TypeVar("L", bound=WorkerLane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Worker(Generic[L]):
                 job.future.set_exception(error)
 
 
-def _failure(name: str, lane: Answering, error: Exception) -> EngineError:
+def _failure(name: str, lane: WorkerLane, error: Exception) -> EngineError:
     weights = f"version {lane.version} of its weights"
     if lane.trained_in is not None:
         weights += f", which training step {lane.trained_in} made"

@@ -12,7 +12,7 @@ from agl_core.errors import TrainingError
 from agl_core.training import group_minibatches
 from agl_core.types import Batch
 from agl_torch.training.packing import Layout
-from agl_torch.training.tree import Forest, Ints
+from agl_torch.training.tree import Forest, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class TensorBatch:
 
     forest: Forest
     layout: Layout
-    groups: Ints
+    groups: IntArray
     """(M,) group of each term."""
     targets: Tensor
     advantages: Tensor
@@ -68,17 +68,17 @@ class TensorBatch:
             calls=torch.from_numpy(calls).to(device),
         )
 
-    def weight(self, terms: Ints) -> float:
+    def weight(self, terms: IntArray) -> float:
         """Return the sum of the weights of `terms`."""
         return float(self.weights[torch.from_numpy(terms).to(self.weights.device)].sum())
 
-    def minibatches(self, count: int, *, order: str) -> list[Ints]:
+    def minibatches(self, count: int, *, order: str) -> list[IntArray]:
         """Return the terms of each minibatch; `group_minibatches` distributes the groups."""
         parts = group_minibatches(self.groups.tolist(), count, order=order)
         return [np.flatnonzero(np.isin(self.groups, part)) for part in parts]
 
 
-def _ints(values: object) -> Ints:
+def _ints(values: object) -> IntArray:
     return np.asarray(values, dtype=np.int64)
 
 

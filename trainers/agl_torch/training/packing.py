@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from agl_torch._forward import Rows
-from agl_torch.training.tree import Chains, Forest, Ints, Row
+from agl_torch._forward import ForwardRows
+from agl_torch.training.tree import Chains, Forest, IntArray, TreeRow
 
 _ATTENTION_COST = 2.0
 """Time of a multiplication in attention, relative to one in a linear layer (approximate)."""
@@ -50,7 +50,7 @@ class Costs:
 class Pack:
     """One forward and backward pass: R rows padded to T tokens, and S loss terms."""
 
-    rows: Rows
+    rows: ForwardRows
     select: Tensor
     """(S,) indices of the terms' nodes in the R*T tokens."""
     terms: Tensor
@@ -75,7 +75,7 @@ class Packer:
         self._costs = costs
         self._pack_tokens = pack_tokens
 
-    def rows(self, forest: Forest, terms: Ints) -> list[Row]:
+    def rows(self, forest: Forest, terms: IntArray) -> list[TreeRow]:
         """Return rows that cover every node of `terms`, longest first."""
         chains = forest.subset(terms)
         return sorted(chains.rows(self._limit(chains)), key=len, reverse=True)
@@ -92,9 +92,9 @@ class Packer:
             if len(lengths) == 1 or limit > self._pack_tokens:
                 return best
 
-    def packs(self, rows: Sequence[Row]) -> list[list[Row]]:
+    def packs(self, rows: Sequence[TreeRow]) -> list[list[TreeRow]]:
         """Group rows, given longest first, so that each group stays within `pack_tokens`."""
-        groups: list[list[Row]] = []
+        groups: list[list[TreeRow]] = []
         for row in rows:
             if groups and len(groups[-1][0]) * (len(groups[-1]) + 1) <= self._pack_tokens:
                 groups[-1].append(row)
@@ -107,11 +107,11 @@ class Packer:
 class Layout:
     """The arrays of a batch from which packs are built."""
 
-    tokens: Ints
-    positions: Ints
-    nodes: Ints
+    tokens: IntArray
+    positions: IntArray
+    nodes: IntArray
 
-    def pack(self, rows: Sequence[Row], *, device: torch.device) -> Pack:
+    def pack(self, rows: Sequence[TreeRow], *, device: torch.device) -> Pack:
         """Pad `rows` to the longest and compute the indices of their terms."""
         width = max(map(len, rows))
         tokens = np.zeros((len(rows), width), dtype=np.int64)
@@ -119,7 +119,7 @@ class Layout:
         # A padding token attends to itself, so that no row of the mask is empty; no token attends
         # to padding.
         ends = np.tile(np.arange(1, width + 1), (len(rows), 1))
-        select: list[Ints] = []
+        select: list[IntArray] = []
         for index, row in enumerate(rows):
             length = len(row)
             tokens[index, :length] = self.tokens[row.nodes]
@@ -130,7 +130,7 @@ class Layout:
         placed = torch.from_numpy(positions).to(device)
         paths = all(row.is_path for row in rows)
         return Pack(
-            rows=Rows(
+            rows=ForwardRows(
                 tokens=torch.from_numpy(tokens).to(device),
                 positions=placed,
                 mask=None if paths else _mask(torch.from_numpy(ends).to(device)),

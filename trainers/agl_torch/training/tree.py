@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TreeRow:
     """A subset of the forest in depth-first order that contains every node's ancestors."""
 
-    nodes: Ints
+    nodes: IntArray
     """(T,) ascending."""
-    ends: Ints
+    ends: IntArray
     """(T,) index after the last descendant in the row: i attends to j if ``j <= i < ends[j]``."""
-    terms: Ints
+    terms: IntArray
     """Loss terms that are computed in this row; each term belongs to exactly one row."""
 
     def __len__(self) -> int:
@@ -35,14 +35,14 @@ class Row:
 class Forest:
     """The parents of a batch's nodes, and the node and choice of each loss term."""
 
-    parents: Ints
+    parents: IntArray
     """(N,) -1 for a root; parents precede their children, and subtrees are contiguous."""
-    nodes: Ints
+    nodes: IntArray
     """(M,) node of each term."""
-    calls: Ints
+    calls: IntArray
     """(M,) index of each term's choice; all terms of a choice are in the same row."""
 
-    def subset(self, terms: Ints) -> Chains:
+    def subset(self, terms: IntArray) -> Chains:
         """Return the nodes of `terms` and their ancestors as unbranched chains."""
         ends = _subtree_ends(self.parents)
         marks = np.zeros(len(self.parents) + 1, dtype=np.int64)
@@ -57,21 +57,21 @@ class Chains:
     """Unbranched segments of a forest in depth-first order."""
 
     forest: Forest
-    terms: Ints
-    ends: Ints
+    terms: IntArray
+    ends: IntArray
     """For every node of the forest, the index after its last descendant."""
-    nodes: list[Ints]
+    nodes: list[IntArray]
     parents: list[int]
     children: list[list[int]]
     above: list[int]
     """Number of tokens in each chain's ancestors."""
     below: list[int]
     """Number of tokens in each chain and its descendants."""
-    chain_of: Ints
+    chain_of: IntArray
     """Chain of every node of the forest; -1 for nodes that no term needs."""
 
     @classmethod
-    def of(cls, forest: Forest, terms: Ints, needed: Ints, ends: Ints) -> Chains:
+    def of(cls, forest: Forest, terms: IntArray, needed: IntArray, ends: IntArray) -> Chains:
         parents = forest.parents[needed]
         counts = np.bincount(parents + 1, minlength=len(forest.parents) + 1)[1:]
         inner = parents >= 0
@@ -148,21 +148,21 @@ class Chains:
             yield chain
             stack.extend(reversed(self.children[chain]))
 
-    def rows(self, limit: int) -> list[Row]:
+    def rows(self, limit: int) -> list[TreeRow]:
         """Return the rows with their nodes and terms."""
         cut = self.cut(limit)
         row_of_chain = np.full(len(self.nodes), -1)
         for index in range(len(cut) - 1, -1, -1):
             row_of_chain[cut[index]] = index
         rows_of_terms = row_of_chain[self.chain_of[self._last_nodes()]]
-        rows: list[Row] = []
+        rows: list[TreeRow] = []
         for index, chains in enumerate(cut):
             nodes = np.sort(np.concatenate([self.nodes[chain] for chain in chains]))
             ends = np.searchsorted(nodes, self.ends[nodes])
-            rows.append(Row(nodes, ends, self.terms[rows_of_terms == index]))
+            rows.append(TreeRow(nodes, ends, self.terms[rows_of_terms == index]))
         return rows
 
-    def _last_nodes(self) -> Ints:
+    def _last_nodes(self) -> IntArray:
         """Return, for every term, the last node among the terms of its choice."""
         calls = self.forest.calls[self.terms]
         last = np.zeros(int(calls.max(initial=-1)) + 1, dtype=np.int64)
@@ -170,7 +170,7 @@ class Chains:
         return last[calls]
 
 
-def _subtree_ends(parents: Ints) -> Ints:
+def _subtree_ends(parents: IntArray) -> IntArray:
     """Return, for every node, the index after its last descendant."""
     sizes = [1] * len(parents)
     above: Sequence[int] = parents.tolist()

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from agl_core.errors import TrainingError
 from agl_core.types import Batch
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 Reals = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PathSegment:
     """The loss terms of one trained choice, a segment of one root-to-leaf path."""
 
     call: int
     """Index into the batch's `call_ids`."""
     agent: str
-    terms: Ints
+    terms: IntArray
     """Indices of the loss terms, in order of depth."""
     temperature: float
     """1 for a greedily sampled choice: its log-probabilities are recorded at temperature 1."""
@@ -38,7 +38,7 @@ class Span:
     """Index after the last descendant of `end`."""
 
 
-class Forest:
+class ForestIndex:
     """The validated and indexed arrays of a batch."""
 
     def __init__(self, batch: Batch) -> None:
@@ -65,16 +65,16 @@ class Forest:
         # In depth-first order a path consists of a few runs of consecutive nodes.
         self._starts = np.maximum.accumulate(np.where(breaks, index, 0))
 
-    def path(self, node: int) -> Ints:
+    def path(self, node: int) -> IntArray:
         """Return the token ids from the root to `node`."""
-        pieces: list[Ints] = []
+        pieces: list[IntArray] = []
         while node >= 0:
             start = int(self._starts[node])
             pieces.append(self.tokens[start : node + 1])
             node = int(self._parents[start])
         return np.concatenate(pieces[::-1])
 
-    def spans(self, groups: Collection[int] | None) -> list[Span]:
+    def spans(self, groups: Collection[int] | None) -> list[PathSegment]:
         """Return the choices of `groups`, or of all groups, in the order of the batch's calls."""
         calls = _ints(self.batch.calls)
         order = np.lexsort((self.depths[self.nodes], calls))
@@ -88,11 +88,11 @@ class Forest:
         ends = self._ends([int(terms[-1]) for terms in wanted])
         return [self._span(terms, int(calls[terms[0]]), ends) for terms in wanted]
 
-    def _span(self, terms: Ints, call: int, ends: dict[tuple[int, int], int]) -> Span:
+    def _span(self, terms: IntArray, call: int, ends: dict[tuple[int, int], int]) -> PathSegment:
         last = int(self.nodes[terms[-1]])
         end = ends.get((last, int(self.targets[terms[-1]])), -1)
         temperature = float(self._temperatures[terms[0]])
-        return Span(
+        return PathSegment(
             call=call,
             agent=self.batch.agents[call],
             terms=terms,
@@ -129,5 +129,5 @@ class Forest:
         return values
 
 
-def _ints(values: object) -> Ints:
+def _ints(values: object) -> IntArray:
     return np.asarray(values, dtype=np.int64)

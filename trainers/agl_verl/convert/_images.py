@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from agl_core.errors import TrainingError
-from agl_verl.convert._forest import Ints
-from agl_verl.convert._rows import Row
+from agl_verl.convert._forest import IntArray
+from agl_verl.convert._rows import TrainingRow
 from agl_verl.vision import BLANK, Vision
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VisionInputs:
     """Inputs of a vision model for one row."""
 
-    prompt: Ints
-    response: Ints
+    prompt: IntArray
+    response: IntArray
     positions: Tensor
     """(4, L) positions: in the text, then in time, height and width."""
     inputs: Mapping[str, Tensor]
@@ -36,7 +36,7 @@ class Shown:
         self._vision = vision
         self._urls = (*urls, BLANK)
 
-    def completed(self, row: Row) -> Row:
+    def completed(self, row: TrainingRow) -> TrainingRow:
         """Return the row with a blank image appended if it has no image.
 
         verl's Qwen2-VL cannot process a micro-batch without an image, and a micro-batch may consist
@@ -56,7 +56,7 @@ class Shown:
             logprobs=np.append(row.logprobs, nothing),
         )
 
-    def read(self, row: Row) -> Seen:
+    def read(self, row: TrainingRow) -> VisionInputs:
         """Return the model inputs of a completed row.
 
         Raises:
@@ -77,7 +77,7 @@ class Shown:
         positions = torch.cat(
             [torch.arange(len(ids))[None], self._vision.positions(tokens, inputs)]
         )
-        return Seen(self._marked(row.prompt), self._marked(row.response), positions, inputs)
+        return VisionInputs(self._marked(row.prompt), self._marked(row.response), positions, inputs)
 
-    def _marked(self, ids: Ints) -> Ints:
+    def _marked(self, ids: IntArray) -> IntArray:
         return np.where(ids < 0, self._vision.token, ids)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agl_core.errors import TrainingError
 from agl_core.types import Batch
-from agl_verl.convert._forest import Forest, Ints, Reals, Span
+from agl_verl.convert._forest import ForestIndex, IntArray, PathSegment, Reals
 
 Level = Literal["merged", "transition"]
 """``transition``: one row per trained choice. ``merged``: the minimum number of rows."""
@@ -25,7 +25,7 @@ TOO_LONG = "row_too_long"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """One sequence for verl: a prompt, then a response of T tokens, some of them trained.
 
     The response begins with the first trained token. Its untrained tokens are context: tokens of
@@ -33,9 +33,9 @@ class Row:
     array.
     """
 
-    prompt: Ints
+    prompt: IntArray
     """Token ids, at least one."""
-    response: Ints
+    response: IntArray
     """(T,) token ids."""
     mask: NDArray[np.bool_]
     """(T,) whether this row trains the token."""
@@ -54,10 +54,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TrainingRows:
     """The rows of a batch, and the number of choices that were dropped."""
 
-    rows: list[Row]
+    rows: list[TrainingRow]
     by_agent: dict[str, int]
     """Number of rows that train the agent; a merged row may train several agents."""
     lost: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
@@ -80,7 +80,7 @@ def rows_of(
     max_tokens: int | None,
     overlong: Overlong,
     groups: Collection[int] | None = None,
-) -> Rows:
+) -> TrainingRows:
     """Divide a batch into rows.
 
     Every loss term is in exactly one row, and all terms of a choice are in the same row. A merged
@@ -94,23 +94,23 @@ def rows_of(
         batch: The batch to train on.
         level: Whether choices share rows.
         max_tokens: Maximum length of a row; None for no limit.
-        overlong: Handling of longer choices; `Rows.lost` counts dropped ones.
+        overlong: Handling of longer choices; `TrainingRows.lost` counts dropped ones.
         groups: Indices of the groups to train on; None for all.
 
     Raises:
         TrainingError: the batch has no loss terms, has numbers that are not finite, or a choice is
             too long and `overlong` is ``error``.
     """
-    forest = Forest(batch)
+    forest = ForestIndex(batch)
     kept, lost = _fitting(forest.spans(groups), batch, max_tokens=max_tokens, overlong=overlong)
     chains = _chains(kept) if level == "merged" else [[span] for span in kept]
     agents = Counter(agent for chain in chains for agent in {span.agent for span in chain})
-    return Rows([_row(forest, chain) for chain in chains], dict(agents), lost)
+    return TrainingRows([_row(forest, chain) for chain in chains], dict(agents), lost)
 
 
 def _fitting(
-    spans: Sequence[Span], batch: Batch, *, max_tokens: int | None, overlong: Overlong
-) -> tuple[list[Span], dict[str, dict[str, int]]]:
+    spans: Sequence[PathSegment], batch: Batch, *, max_tokens: int | None, overlong: Overlong
+) -> tuple[list[PathSegment], dict[str, dict[str, int]]]:
     """Return the spans that fit. A row ends with its last choice, so it fits too."""
     if max_tokens is None:
         return list(spans), {}
@@ -129,7 +129,7 @@ def _fitting(
     return [span for span in spans if span.length <= max_tokens], lost
 
 
-def _chains(spans: Sequence[Span]) -> list[list[Span]]:
+def _chains(spans: Sequence[PathSegment]) -> list[list[PathSegment]]:
     """Return a minimum number of chains in which each span starts below the previous one's end.
 
     A span's possible followers start in the subtree of its end. Two such sets are either disjoint
@@ -154,7 +154,7 @@ def _chains(spans: Sequence[Span]) -> list[list[Span]]:
     return [[spans[at] for at in _follow(head, followers)] for head in heads]
 
 
-def _distance(spans: Sequence[Span], index: int, other: int) -> tuple[bool, bool, int]:
+def _distance(spans: Sequence[PathSegment], index: int, other: int) -> tuple[bool, bool, int]:
     """Return a sort key that prefers the same agent's next call."""
     return (spans[other].agent != spans[index].agent, other < index, other)
 
@@ -166,7 +166,7 @@ def _follow(head: int, followers: dict[int, int]) -> list[int]:
     return chain
 
 
-def _row(forest: Forest, chain: Sequence[Span]) -> Row:
+def _row(forest: ForestIndex, chain: Sequence[PathSegment]) -> TrainingRow:
     last = chain[-1]
     tokens = np.append(forest.path(last.last), forest.targets[last.terms[-1]])
     start = int(forest.depths[chain[0].first]) + 1
@@ -178,7 +178,7 @@ def _row(forest: Forest, chain: Sequence[Span]) -> Row:
         mask[places] = True
         for name, stream in streams.items():
             stream[places] = getattr(forest, name)[span.terms]
-    return Row(
+    return TrainingRow(
         prompt=tokens[:start],
         response=tokens[start:],
         mask=mask,

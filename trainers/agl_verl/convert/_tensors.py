@@ -15,12 +15,12 @@ from torch import Tensor
 
 from agl_core.errors import TrainingError
 from agl_verl._loss import AggMode
-from agl_verl.convert._images import Seen, Shown
-from agl_verl.convert._rows import Row
+from agl_verl.convert._images import Shown, VisionInputs
+from agl_verl.convert._rows import TrainingRow
 
 
 def tensors_of(
-    rows: Sequence[Row],
+    rows: Sequence[TrainingRow],
     *,
     multiple: int,
     pad_id: int,
@@ -102,20 +102,20 @@ def _settings(size: int, *, padding: int, pad_id: int) -> dict[str, object]:
     }
 
 
-def _padding_row(pad_id: int) -> Row:
+def _padding_row(pad_id: int) -> TrainingRow:
     nothing = np.zeros(1, np.float32)
     token = np.array([pad_id], np.int64)
-    return Row(token, token, np.zeros(1, np.bool_), nothing, nothing, nothing, 1.0, ())
+    return TrainingRow(token, token, np.zeros(1, np.bool_), nothing, nothing, nothing, 1.0, ())
 
 
-def _dealt(rows: Sequence[Row], ranks: int) -> list[Row]:
+def _dealt(rows: Sequence[TrainingRow], ranks: int) -> list[TrainingRow]:
     """Return the rows ordered so that each rank gets one of `ranks` equal slices.
 
     The longest rows are assigned first, in alternating order of ranks, to balance the tokens.
     """
     if ranks == 1:
         return list(rows)
-    hands: list[list[Row]] = [[] for _ in range(ranks)]
+    hands: list[list[TrainingRow]] = [[] for _ in range(ranks)]
     ordered = sorted(rows, key=len, reverse=True)
     for index, row in enumerate(ordered):
         turn, place = divmod(index, ranks)
@@ -123,7 +123,7 @@ def _dealt(rows: Sequence[Row], ranks: int) -> list[Row]:
     return [row for hand in hands for row in hand]
 
 
-def _factors(rows: Sequence[Row], *, weight: float, agg_mode: AggMode) -> list[float]:
+def _factors(rows: Sequence[TrainingRow], *, weight: float, agg_mode: AggMode) -> list[float]:
     trained = [int(row.mask.sum()) for row in rows]
     if agg_mode == "token-mean":
         return [sum(trained) / weight] * len(rows)
@@ -132,7 +132,7 @@ def _factors(rows: Sequence[Row], *, weight: float, agg_mode: AggMode) -> list[f
     return [tokens * len(rows) / weight for tokens in trained]
 
 
-def _sequences(rows: Sequence[Row]) -> dict[str, Tensor]:
+def _sequences(rows: Sequence[TrainingRow]) -> dict[str, Tensor]:
     return {
         "input_ids": _jagged([np.concatenate([row.prompt, row.response]) for row in rows]),
         "position_ids": _jagged([np.arange(len(row), dtype=np.int64) for row in rows]),
@@ -141,7 +141,7 @@ def _sequences(rows: Sequence[Row]) -> dict[str, Tensor]:
     }
 
 
-def _seen(rows: Sequence[Seen]) -> dict[str, Any]:
+def _seen(rows: Sequence[VisionInputs]) -> dict[str, Any]:
     return {
         "input_ids": _jagged([np.concatenate([row.prompt, row.response]) for row in rows]),
         "position_ids": _side_by_side([row.positions for row in rows]),
@@ -153,8 +153,8 @@ def _seen(rows: Sequence[Seen]) -> dict[str, Any]:
     }
 
 
-def _streams(rows: Sequence[Row], factors: Sequence[float]) -> dict[str, Tensor]:
-    def jagged(stream: Callable[[Row], NDArray[np.generic]]) -> Tensor:
+def _streams(rows: Sequence[TrainingRow], factors: Sequence[float]) -> dict[str, Tensor]:
+    def jagged(stream: Callable[[TrainingRow], NDArray[np.generic]]) -> Tensor:
         return _jagged([stream(row) for row in rows])
 
     scaled = [
@@ -170,7 +170,7 @@ def _streams(rows: Sequence[Row], factors: Sequence[float]) -> dict[str, Tensor]
     }
 
 
-def _temperature(rows: Sequence[Row]) -> Tensor | NonTensorData:
+def _temperature(rows: Sequence[TrainingRow]) -> Tensor | NonTensorData:
     """Return one number if all trained rows have the same, as verl's fused kernels require."""
     temperatures = {row.temperature for row in rows if row.calls}
     if len(temperatures) == 1:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 from agl_torch.backend import Endpoint, TorchBackend
-from agl_torch.chat.request import ChatRequest, RequestError
+from agl_torch.chat.request import CompletionRequest, RequestError
 from agl_torch.chat.template import ChatTemplate
 from agl_torch.chat.text import Vocabulary
 from agl_torch.engine import thread_count
@@ -152,7 +152,7 @@ class VisionBackend(TorchBackend):
         super().__init__(endpoint, worker)
         self._vision = vision
 
-    async def _encoded(self, request: ChatRequest) -> tuple[int, ...]:
+    async def _encoded(self, request: CompletionRequest) -> tuple[int, ...]:
         """Return the prompt's ids, with as many placeholder tokens per image as it has tokens."""
         messages, images = _apart(request.messages)
         ids = await super()._encoded(request.model_copy(update={"messages": messages}))
@@ -168,7 +168,7 @@ class VisionBackend(TorchBackend):
             each for id_ in ids for each in ([id_] if id_ != token else [token] * next(lengths))
         )
 
-    def _generation(self, request: ChatRequest, prompt: tuple[int, ...]) -> Generation:
+    def _generation(self, request: CompletionRequest, prompt: tuple[int, ...]) -> Generation:
         generation = super()._generation(request, prompt)
         generation.images = tuple(image.url for image in _apart(request.messages)[1])
         return generation

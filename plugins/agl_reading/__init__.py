@@ -1,0 +1,45 @@
+"""Pages of the rollouts of a store: filter, sort, count, search and sum.
+
+`Reading` is the interface. `IndexedReading` answers from an index in a file of its own, which it builds
+from the store piece by piece; `ScanReading` reads the whole store for every answer. A library for
+plugins; it registers no hooks.
+"""
+
+from agl_reading._index import IndexedReading
+from agl_reading._rows import (
+    SORTS,
+    Count,
+    Cursor,
+    Reading,
+    RolloutRow,
+    RowFilter,
+    Sort,
+    Sum,
+    SumKind,
+)
+from agl_reading._scan import ScanReading
+from agl_reading._spans import AgentTotals, agent_totals, merge_calls, rewards_of, tokens_of
+from agl_reading._summary import Summary, searchable, summarise, words
+
+__all__ = [
+    "SORTS",
+    "AgentTotals",
+    "Count",
+    "Cursor",
+    "IndexedReading",
+    "Reading",
+    "RolloutRow",
+    "RowFilter",
+    "ScanReading",
+    "Sort",
+    "Sum",
+    "SumKind",
+    "Summary",
+    "agent_totals",
+    "merge_calls",
+    "rewards_of",
+    "searchable",
+    "summarise",
+    "tokens_of",
+    "words",
+]
