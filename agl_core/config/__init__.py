@@ -22,7 +22,6 @@ from agl_core.config.models import StoreConfig as StoreConfig
 from agl_core.config.models import TasksConfig as TasksConfig
 from agl_core.config.models import TrackerConfig as TrackerConfig
 from agl_core.config.models import TrainConfig as TrainConfig
-from agl_core.config.models import with_sections as with_sections
 from agl_core.config.policies import algorithm_phases as algorithm_phases
 from agl_core.config.policies import prompt_phases as prompt_phases
 from agl_core.config.policies import resolve_policies as resolve_policies
@@ -31,3 +30,4 @@ from agl_core.config.references import load_object as load_object
 from agl_core.config.references import read_text as read_text
 from agl_core.config.validation import scheme_of as scheme_of
 from agl_core.config.validation import validate as validate
+from agl_core.config.validation import with_sections as with_sections

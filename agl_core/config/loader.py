@@ -18,12 +18,19 @@ from agl_core.config.models import (
     RunConfig,
     StoreConfig,
     TrackerConfig,
-    section_key,
-    with_sections,
 )
 from agl_core.config.rows import is_row_file
 from agl_core.config.text import Override, parse_override, put, read_config
-from agl_core.config.validation import SECRET, dotted, keys_at, real_path, unknown_key, validate
+from agl_core.config.validation import (
+    SECRET,
+    dotted,
+    keys_at,
+    real_path,
+    section_key,
+    unknown_key,
+    validate,
+    with_sections,
+)
 from agl_core.errors import ConfigError
 from agl_core.files import write_private
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -18,74 +18,10 @@ from pydantic import (
 )
 
 from agl_core.config.references import read_text
-from agl_core.config.validation import folder_name, local_path
+from agl_core.config.validation import folder_name, in_full, local_path
 from agl_core.errors import ConfigError
 from agl_core.thinking import DEFAULT_TAGS, tag_pair
 from agl_core.types import FailureKind
-
-_NAMED: Final = ("engine", "algorithm", "store")
-"""Sections that name a plugin; their short form is only the plugin's name."""
-
-
-def in_full(given: Mapping[str, Any], *, fields: Collection[str]) -> dict[str, Any]:
-    """Return a configuration with every short form expanded.
-
-    ``algorithm = "rloo"`` is short for a section with only that name. A top-level table with the
-    name of the engine or algorithm is short for the engine's option of that name: ``[NAME]`` for
-    ``[engine.NAME]``, which has the settings of the library that the engine uses.
-
-    Raises:
-        ConfigError: both tables exist and differ.
-    """
-    data = with_sections(given)
-    named = [_name(data.get(key)) for key in ("engine", "algorithm")]
-    for name in {name for name in named if name is not None and name in data} - {*fields}:
-        engine = data.get("engine", {})
-        if isinstance(data[name], Mapping) and isinstance(engine, Mapping):
-            section = dict(cast("Mapping[str, Any]", engine))
-            section[name] = _joined(section.get(name, {}), data.pop(name), name)
-            data["engine"] = section
-    return data
-
-
-def _joined(inner: Any, outer: Any, path: str) -> Any:
-    """Merge ``[engine.NAME]`` and ``[NAME]``."""
-    if isinstance(inner, Mapping) and isinstance(outer, Mapping):
-        joined = dict(cast("Mapping[str, Any]", inner))
-        for key, value in cast("Mapping[str, Any]", outer).items():
-            joined[key] = _joined(joined[key], value, f"{path}.{key}") if key in joined else value
-        return joined
-    if inner != outer:
-        raise ConfigError(
-            f"Configuration: {path} = {outer!r}, but engine.{path} = {inner!r}, which is another "
-            f"name of it: set one of them"
-        )
-    return outer
-
-
-def with_sections(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with a section for every plugin's name."""
-    data = dict(given)
-    for key in _NAMED:
-        if isinstance(data.get(key), str):
-            data[key] = {"name": data[key]}
-    return data
-
-
-def section_key(path: tuple[str, ...], value: Any) -> tuple[str, ...]:
-    """Return the path of an override: ``algorithm=rloo`` changes only ``algorithm.name``."""
-    named = len(path) == 1 and path[0] in _NAMED and isinstance(value, str)
-    return (*path, "name") if named else path
-
-
-def _name(section: Any) -> str | None:
-    """Return the plugin's name in a section, which is plain data or a model."""
-    if isinstance(section, Mapping):
-        section = cast("Mapping[str, Any]", section).get("name")
-    else:
-        section = getattr(section, "name", None)
-    return section if isinstance(section, str) else None
-
 
 FailureAction = Literal["drop", "penalize", "retry"]
 """What becomes of a failed attempt: left out, trained with `RolloutConfig.penalty`, or run again."""
@@ -223,7 +159,7 @@ class TrainConfig(_Config):
     """Steps that rollouts may be begun before the weights that are trained on them are reached, so
     that slow ones delay no others. 0: every step waits for rollouts of the newest weights."""
     eval_every: NonNegativeInt = 0
-    """Steps between evaluations on the validation tasks; 0: before the first and after the last."""
+    """Steps between evaluations on the validation tasks; 0: at the start and at a phase's end."""
     checkpoint_every: PositiveInt = 1
     """Steps between checkpoints; evaluated steps and the last one always get one."""
     keep_checkpoints: PositiveInt = 2
@@ -396,14 +332,14 @@ class PhaseConfig(_PluginOptions):
     def _is_one_kind(self) -> PhaseConfig:
         if (self.algorithm is None) == (self.optimizer is None):
             raise ValueError("set algorithm or optimizer, not both")
-        kind, size, other = ("algorithm", "steps", "rollouts")
+        kind, size, others = ("algorithm", "steps", ("rollouts", "prompts"))
         if self.optimizer is not None:
-            kind, size, other = ("optimizer", "rollouts", "steps")
+            kind, size, others = ("optimizer", "rollouts", ("steps",))
         if getattr(self, size) is None:
             raise ValueError(f"a phase with {kind} needs {size}")
-        if getattr(self, other) is not None or (self.prompts and kind == "algorithm"):
-            wrong = other if getattr(self, other) is not None else "prompts"
-            raise ValueError(f"{wrong} does not belong to a phase with {kind}")
+        for other in others:
+            if getattr(self, other):
+                raise ValueError(f"{other} does not belong to a phase with {kind}")
         return self
 
 

@@ -1,11 +1,11 @@
-"""Validation of plain data, with errors that use the keys of the user's file."""
+"""Plain data: its short forms, and validation with errors that use the keys of the user's file."""
 
 from __future__ import annotations
 
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar, cast, get_args
 
@@ -255,3 +255,67 @@ def scheme_of(given: str) -> str:
     """Return the text before ``://`` of an address; empty for a path, such as ``C:/run``."""
     address = _ADDRESS.match(given)
     return address[1] if address is not None else ""
+
+
+_NAMED: Final = ("engine", "algorithm", "store")
+"""Sections that name a plugin; their short form is only the plugin's name."""
+
+
+def in_full(given: Mapping[str, Any], *, fields: Collection[str]) -> dict[str, Any]:
+    """Return a configuration with every short form expanded.
+
+    ``algorithm = "rloo"`` is short for a section with only that name. A top-level table with the
+    name of the engine or algorithm is short for the engine's option of that name: ``[NAME]`` for
+    ``[engine.NAME]``, which has the settings of the library that the engine uses.
+
+    Raises:
+        ConfigError: both tables exist and differ.
+    """
+    data = with_sections(given)
+    named = [_name(data.get(key)) for key in ("engine", "algorithm")]
+    for name in {name for name in named if name is not None and name in data} - {*fields}:
+        engine = data.get("engine", {})
+        if isinstance(data[name], Mapping) and isinstance(engine, Mapping):
+            section = dict(cast("Mapping[str, Any]", engine))
+            section[name] = _joined(section.get(name, {}), data.pop(name), name)
+            data["engine"] = section
+    return data
+
+
+def _joined(inner: Any, outer: Any, path: str) -> Any:
+    """Merge ``[engine.NAME]`` and ``[NAME]``."""
+    if isinstance(inner, Mapping) and isinstance(outer, Mapping):
+        joined = dict(cast("Mapping[str, Any]", inner))
+        for key, value in cast("Mapping[str, Any]", outer).items():
+            joined[key] = _joined(joined[key], value, f"{path}.{key}") if key in joined else value
+        return joined
+    if inner != outer:
+        raise ConfigError(
+            f"Configuration: {path} = {outer!r}, but engine.{path} = {inner!r}, which is another "
+            f"name of it: set one of them"
+        )
+    return outer
+
+
+def with_sections(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with a section for every plugin's name."""
+    data = dict(given)
+    for key in _NAMED:
+        if isinstance(data.get(key), str):
+            data[key] = {"name": data[key]}
+    return data
+
+
+def section_key(path: tuple[str, ...], value: Any) -> tuple[str, ...]:
+    """Return the path of an override: ``algorithm=rloo`` changes only ``algorithm.name``."""
+    named = len(path) == 1 and path[0] in _NAMED and isinstance(value, str)
+    return (*path, "name") if named else path
+
+
+def _name(section: Any) -> str | None:
+    """Return the plugin's name in a section, which is plain data or a model."""
+    if isinstance(section, Mapping):
+        section = cast("Mapping[str, Any]", section).get("name")
+    else:
+        section = getattr(section, "name", None)
+    return section if isinstance(section, str) else None

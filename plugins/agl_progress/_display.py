@@ -110,7 +110,8 @@ class PlainProgress:
         self._view = RunView()
 
     def started(self, config: Any) -> None:
-        self._say(f"run {config.name}: {config.train.steps} steps")
+        phases = f"{len(config.phases)} phases, " if config.phases else ""
+        self._say(f"run {config.name}: {phases}{config.train.steps} steps")
 
     def stage(self, doing: str) -> None:
         self._say(f"{doing} ...")

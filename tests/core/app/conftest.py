@@ -58,7 +58,7 @@ class Bench:
         self.directory = directory
         self.engines: list[BanditEngine] = []
         self.engine_options: dict[str, Any] = {}
-        self.engine_class: type[BanditEngine] = BanditEngine
+        self.engine_class: type[BanditEngine] | None = None
         self.sections: dict[str, Any] = {}
         """Sections of the configuration that are added to, or replace, the ones below."""
         self.plugins: list[Any] = []
@@ -102,7 +102,8 @@ class Bench:
 
     def _plugin(self) -> Any:
         def make(options: Any, setup: Any) -> BanditEngine:
-            self.engines.append(self.engine_class(setup, **self.engine_options))
+            made = (self.engine_class or BanditEngine)(setup, **self.engine_options)
+            self.engines.append(made)
             return self.engines[-1]
 
         from agl_core.plugins import hookimpl
