@@ -60,7 +60,8 @@ class RunPhase:
         self._held_out = {_content(task) for task in setup.val}
         self._candidates: dict[str, Mapping[str, PromptTemplate]] = {}
         """Digest of a candidate to all prompts with its texts."""
-        self._doing = ""
+        self._tenths = 0
+        """Tenths of the budget whose end was shown."""
         self._sent: set[str] = set()
         """Prompts read with ``agl.resource`` that were found in calls."""
         self.runs = Runs(setup, scope=scope, after_id=after_id, progress=self._show)
@@ -77,8 +78,7 @@ class RunPhase:
 
     def stage(self, text: str) -> None:
         named = text.startswith(f"{self.optimizer}: ")
-        self._doing = text if named else f"{self.optimizer}: {text}"
-        self._setup.stage(self._doing)
+        self._setup.stage(text if named else f"{self.optimizer}: {text}")
 
     def _check_sent(
         self,
@@ -112,7 +112,10 @@ class RunPhase:
             )
 
     def _show(self, ended: int) -> None:
-        self._setup.stage(f"{self._doing} ({ended} of {self.rollouts} rollouts)")
+        tenths = 10 * ended // max(self.rollouts, 1)
+        if tenths > self._tenths:
+            self._tenths = tenths
+            self.stage(f"{ended} of {self.rollouts} rollouts")
 
     def _wanted(self, rollout: PromptRollout) -> Wanted:
         task = rollout.task

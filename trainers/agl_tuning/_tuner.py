@@ -53,8 +53,8 @@ class PromptTuner:
             for name, prompt in setup.config.prompts.items()
             if prompt.text is not None
         }
+        await self._check(templates)
         if len(templates) == len(setup.config.prompts):
-            await self._check(templates)
             return templates
         resources = await setup.publish(templates)
         runs = Runs(
@@ -70,17 +70,21 @@ class PromptTuner:
         finally:
             await runs.close()
         known = {name: (templates | captured)[name] for name in setup.config.prompts}
-        await self._check(known)
         await setup.publish(known)
         await runs.consume()
         return known
 
-    async def _check(self, prompts: Mapping[str, PromptTemplate]) -> None:
-        """Check the budget and the editors of all phases, before the first one begins.
+    async def _check(self, templates: Mapping[str, PromptTemplate]) -> None:
+        """Check the budget and the editors of all phases, before the first rollout.
 
         Raises:
             ConfigError: a phase would fail at its start.
         """
+        unknown = {
+            name: PromptTemplate(template="", known="", agents=tuple(each.agents), tool=each.tool)
+            for name, each in self._setup.config.prompts.items()
+        }
+        prompts = {**unknown, **templates}
         for number, optimizer in self._optimizers.items():
             if isinstance(optimizer, ChecksPhase):
                 phase = RunPhase(self._setup, number, prompts, scope="", after_id=self._after_id)

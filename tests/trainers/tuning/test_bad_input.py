@@ -52,7 +52,7 @@ async def test_a_budget_smaller_than_one_round_is_told_before_its_first_rollout(
     world = World(tmp_path, agent=writer_alone, phases=[bootstrap(20)])
     with pytest.raises(ConfigError, match=r"phases\[0\]\.rollouts = 20: .* at least 35 rollouts"):
         await world.tune()
-    assert len(await world.rollouts()) == 8
+    assert not await world.rollouts()
 
 
 @pytest.mark.parametrize(

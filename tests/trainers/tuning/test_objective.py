@@ -32,7 +32,9 @@ async def test_two_runs_are_equal_and_stay_within_the_budget(tmp_path, phase):
 
 
 async def test_faults_of_the_engine_do_not_lower_a_prompts_score(tmp_path):
-    world = World(tmp_path, agent=writer_alone, phases=[APO], rollout={"penalty": -1.0, "max_attempts": 1})
+    world = World(
+        tmp_path, agent=writer_alone, phases=[APO], rollout={"penalty": -1.0, "max_attempts": 1}
+    )
     world.val = tasks(100, 24)
     world.concurrency = 1
     asked = []
