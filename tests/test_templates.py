@@ -2,18 +2,42 @@
 
 import configparser
 import importlib
+import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from array import array
 
 import pytest
+from agl_testing.toy_model import SIZE, WEIGHTS, ToyModel
 
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup
+from agl_core.types import Batch, Policy
 from tools import new
 from tools.new import KINDS, ROOT, has_extra, render, steps
+
+ONE_TOKEN = Batch(
+    policy="p",
+    step=1,
+    tokens=array("i", [1]),
+    parents=array("i", [-1]),
+    positions=array("i", [0]),
+    nodes=array("i", [0]),
+    targets=array("i", [2]),
+    advantages=array("f", [1.0]),
+    weights=array("f", [1.0]),
+    logprobs=array("f", [-math.log(SIZE)]),
+    temperatures=array("f", [1.0]),
+    calls=array("i", [0]),
+    call_ids=("call",),
+    versions=(0,),
+    agents=("agent",),
+    groups=array("i", [0]),
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -50,6 +74,31 @@ def test_the_rendered_engine_trains_by_the_algorithms_setup(tmp_path, monkeypatc
         setup = AlgorithmSetup(name="grpo", loss_factory=list, **{name: value})
         with pytest.raises(ConfigError, match=name):
             engine(options, setup)
+
+
+async def test_the_rendered_engine_limits_the_norm_of_the_gradient(tmp_path, monkeypatch):
+    render("engine", "steady", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "trainers")
+    engine_class = importlib.import_module("agl_steady._engine").SteadyEngine
+    options = importlib.import_module("agl_steady._options").SteadyOptions()
+    loss = importlib.import_module("agl_steady._loss")
+    ToyModel().save(tmp_path / "model", resumable=False)
+    moved = []
+    for limit in (1e-3, 2e-3, 1e9, 1e12):
+        setup = AlgorithmSetup(
+            name="grpo",
+            loss_factory=lambda: loss.PolicyGradient(loss.PolicyGradientOptions()),
+            lr=0.5,
+            max_grad_norm=limit,
+        )
+        engine = engine_class(options, setup)
+        await engine.start([Policy(name="p", model=str(tmp_path / "model"), trainable=True)])
+        await engine.update(ONE_TOKEN)
+        await engine.save("p", str(tmp_path / "saved"))
+        moved.append(math.hypot(*json.loads((tmp_path / "saved" / WEIGHTS).read_bytes())))
+        await engine.stop()
+    assert moved[:2] == pytest.approx([0.5e-3, 1e-3])
+    assert moved[2] == moved[3] > 1e-2
 
 
 def test_every_template_has_a_kind():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from agl_core.app._components import Blueprint, Components, open_components, run
 from agl_core.app.blocking import run_blocking
 from agl_core.app.parts import (
     Inputs,
+    all_of,
     check_apart,
     check_phases,
     engine_class,
@@ -71,6 +73,19 @@ class Report(RunReport, kw_only=True):
             TrainingError: the run has no checkpoint, or a file of the checkpoint is damaged.
         """
         return export_weights(self, directory)
+
+    def plot(self) -> Any:
+        """Return a picture of rewards and scores per step, which notebooks show.
+
+        ``save(path)`` writes the picture of the display ``progress``, as SVG.
+
+        Raises:
+            ConfigError: no loaded display draws reports.
+        """
+        for display in all_of(load_plugins().registry("displays")).values():
+            if hasattr(display, "plot"):
+                return display.plot(self)
+        raise ConfigError("No display of the loaded plugins draws reports: see `agl plugins`")
 
 
 def export_weights(target: RunReport | str | Path, directory: str | Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast, overload
 
 from pydantic import BaseModel, ValidationError
 
-from agl_core.config.models import (
+from agl_core.config._models import (
     AlgorithmConfig,
     EngineConfig,
     PhaseConfig,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agl_core.config.models import AlgorithmConfig, PhaseConfig, RunConfig
+from agl_core.config._models import AlgorithmConfig, PhaseConfig, RunConfig
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError
 from agl_core.types import Policy

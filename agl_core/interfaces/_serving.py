@@ -277,8 +277,8 @@ class Engine(ABC):
     def only_serves(self, action: str) -> ConfigError:
         """Return the error of an engine that cannot train."""
         return ConfigError(
-            f"{type(self).__name__} only serves and cannot {action}: choose an engine that trains, "
-            f"such as engine.name = 'torch'"
+            f"{type(self).__name__} only serves and cannot {action}: choose an engine that trains; "
+            f"`agl plugins` lists the engines"
         )
 
     @property

@@ -4,6 +4,7 @@ Reading order: `_worker` (many attempts), `_attempt` (one attempt and how it fai
 deadline), `_heartbeat` (leases).
 """
 
+from agl_core.runner._agent_loop import Stall as Stall
 from agl_core.runner._attempt import Agent as Agent
 from agl_core.runner._attempt import failure_of as failure_of
 from agl_core.runner._limits import UNBLOCK as UNBLOCK
@@ -12,4 +13,3 @@ from agl_core.runner._scoring import Scorer as Scorer
 from agl_core.runner._scoring import as_rewards as as_rewards
 from agl_core.runner._worker import Runner as Runner
 from agl_core.runner._worker import RunnerOptions as RunnerOptions
-from agl_core.runner.agent_loop import Stall as Stall

@@ -15,7 +15,7 @@ from typing import Any, Final
 from agl_core._interrupts import may_be_the_users
 from agl_core.clocks import monotonic
 from agl_core.errors import DeadlineError
-from agl_core.runner.agent_loop import (
+from agl_core.runner._agent_loop import (
     LoopCall,
     Stall,
     agent_loop,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agl_core.errors import ConfigError, RewardError
 from agl_core.interfaces import AttemptRecord, RewardFunction
-from agl_core.runner.agent_loop import on_agent_loop
+from agl_core.runner._agent_loop import on_agent_loop
 from agl_core.threads import UserResult, in_thread, is_async
 from agl_core.tracing import bounded, describe, represent
 from agl_core.types import Reward, Score, finite_number

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from agl_core.errors import StaleAttemptError
 from agl_core.interfaces import Gateway, Store
 from agl_core.plugins.requirements import own_version
+from agl_core.runner._agent_loop import Stall, cleared_after
 from agl_core.runner._attempt import Agent, AttemptRun, Ending, Grade, opened, reconsidered, sealed
 from agl_core.runner._cleanup import Cleanup, LossCounter, span_of
 from agl_core.runner._heartbeat import Flight, Heartbeats
 from agl_core.runner._limits import AttemptDeadline, LoopWatch, StartThrottle
-from agl_core.runner.agent_loop import Stall, cleared_after
 from agl_core.tracing import (
     AttemptContext,
     Recorder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
 
@@ -41,11 +41,11 @@ class Record:
     agent: str | None
     agent_run_id: str | None
     start_ns: int
+    attributes: dict[str, Any]
     end_ns: int = 0
     sequence: int = 0
     status: SpanStatus = "unset"
     error: str = ""
-    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
     call_id: str | None = None
     reward: Reward | None = None
     reading: ReadProgress | None = None
@@ -357,7 +357,8 @@ class Recorder:
         span_id = span_id or new_id("span")
         if kind is SpanKind.AGENT and agent:
             agent_run_id = agent_run_id or span_id
-        return Record(span_id, kind, name, parent_id or None, agent, agent_run_id, wall_ns())
+        # `{}`, as `dict[str, Any]()` takes six times as long.
+        return Record(span_id, kind, name, parent_id or None, agent, agent_run_id, wall_ns(), {})
 
     def _keep(self, record: Record, always: bool = False) -> None:
         with self._lock:

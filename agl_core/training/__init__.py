@@ -2,7 +2,7 @@
 
 Reading order: `loop` (phases), `steps` (steps of an algorithm), `rollouts` (tasks and rollouts of a step), `groups` (the
 groups for baselines), `advantages` and `algorithms` (credit), `_batcher` (the engine's batches),
-`evaluate` (scores on held-out tasks), `tuning` (prompts), `checkpoint` (saved weights and state).
+`evaluate` (scores on held-out tasks), `_tuning` (prompts), `checkpoint` (saved weights and state).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from agl_core.faces import late
 if TYPE_CHECKING:
     from agl_core.training._batcher import Batcher as Batcher
     from agl_core.training._batcher import group_minibatches as group_minibatches
+    from agl_core.training._tuning import TuningSetup as TuningSetup
     from agl_core.training.advantages import Weighting as Weighting
     from agl_core.training.advantages import broadcast as broadcast
     from agl_core.training.advantages import over_trained as over_trained
@@ -29,6 +30,5 @@ if TYPE_CHECKING:
     from agl_core.training.rollouts import TaskSampler as TaskSampler
     from agl_core.training.rollouts import derive_seed as derive_seed
     from agl_core.training.rollouts import make_resources as make_resources
-    from agl_core.training.tuning import TuningSetup as TuningSetup
 else:
     __getattr__, __dir__, __all__ = late(__name__)

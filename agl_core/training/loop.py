@@ -143,7 +143,7 @@ class TrainingLoop:
         return Serving(self._config, self._components, progress)
 
     def _tuner(self, progress: RunState) -> Tuner:
-        from agl_core.training.tuning import TuningSetup  # noqa: PLC0415  most runs tune no prompts
+        from agl_core.training._tuning import TuningSetup  # noqa: PLC0415  most runs tune no prompts
 
         setup = TuningSetup(
             config=self._config,

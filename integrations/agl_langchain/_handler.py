@@ -39,7 +39,7 @@ class AglCallbackHandler(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         del inputs, tags
-        start = Start(run_id, parent_run_id, _name(serialized, kwargs, "chain"), metadata)
+        start = Start(run_id, parent_run_id, _name(serialized, kwargs, "chain"), metadata, {})
         self._begin(RunTable.open_chain, start)
 
     @guarded(FRAMEWORK)
@@ -48,7 +48,8 @@ class AglCallbackHandler(BaseCallbackHandler):
         table = TABLES.holding(run_id)
         if table is None:
             return
-        table.record_unreached(run_id, refused(outputs, table.asked))
+        if table.asked:
+            table.record_unreached(run_id, refused(outputs, table.asked))
         table.close(run_id)
 
     @guarded(FRAMEWORK)
@@ -69,7 +70,7 @@ class AglCallbackHandler(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         del query, tags
-        start = Start(run_id, parent_run_id, _name(serialized, kwargs, "retriever"), metadata)
+        start = Start(run_id, parent_run_id, _name(serialized, kwargs, "retriever"), metadata, {})
         self._begin(RunTable.open_chain, start)
 
     @guarded(FRAMEWORK)
@@ -130,7 +131,7 @@ class AglCallbackHandler(BaseCallbackHandler):
     ) -> None:
         del messages, tags
         self._begin_call(
-            Start(run_id, parent_run_id, _name(serialized, kwargs, "model"), metadata), kwargs
+            Start(run_id, parent_run_id, _name(serialized, kwargs, "model"), metadata, {}), kwargs
         )
 
     @guarded(FRAMEWORK)
@@ -147,7 +148,7 @@ class AglCallbackHandler(BaseCallbackHandler):
     ) -> None:
         del prompts, tags
         self._begin_call(
-            Start(run_id, parent_run_id, _name(serialized, kwargs, "model"), metadata), kwargs
+            Start(run_id, parent_run_id, _name(serialized, kwargs, "model"), metadata, {}), kwargs
         )
 
     def on_llm_new_token(self, token: Any, *, run_id: UUID, **kwargs: Any) -> None:
@@ -166,7 +167,8 @@ class AglCallbackHandler(BaseCallbackHandler):
         choice = next((each for choices in response.generations for each in choices), None)
         message = getattr(choice, "message", None)
         table.asked.update(asked_for(message))
-        table.record_unreached(run_id, unparsed(message))
+        if getattr(message, "invalid_tool_calls", None):
+            table.record_unreached(run_id, unparsed(message))
         table.close(run_id, attributes=_answer(response, message))
 
     @guarded(FRAMEWORK)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
@@ -54,7 +54,7 @@ class Start:
     parent_run_id: UUID | None
     name: str
     metadata: Mapping[str, Any] | None
-    attributes: dict[str, Any] = field(default_factory=dict[str, Any])
+    attributes: dict[str, Any]
 
 
 @dataclass(eq=False, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from agl_core.clocks import monotonic
 from agl_core.interfaces import Observer
@@ -19,6 +19,8 @@ from agl_core.types.run import clock, counts, evaluation_line, sum_breaks, summa
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from agl_progress._notebook import Plot
 
 _log = logging.getLogger(__name__)
 
@@ -30,19 +32,31 @@ FILE_WIDTH: Final = 240
 """Width if the output is not a terminal, so that lines are not cut to 80 columns."""
 
 
-@contextmanager
-def progress(stream: TextIO) -> Generator[Observer, None, None]:
-    """Yield an observer that shows a run on a stream; in a notebook, on standard output.
+class ProgressDisplay:
+    """The display of runs: shows one live, and draws its report."""
 
-    On a terminal the display updates in place; otherwise every step is one line of text.
-    """
-    target = console(stream)
-    if not target.is_terminal or target.is_dumb_terminal:
-        yield PlainProgress(target)
-        return
-    display = LiveProgress(target)
-    with display.shown():
-        yield display
+    @contextmanager
+    def __call__(self, stream: TextIO) -> Generator[Observer, None, None]:
+        """Yield an observer that shows a run on a stream; in a notebook, on standard output.
+
+        On a terminal the display updates in place; otherwise every step is one line of text.
+        """
+        target = console(stream)
+        if not target.is_terminal or target.is_dumb_terminal:
+            yield PlainProgress(target)
+            return
+        display = LiveProgress(target)
+        with display.shown():
+            yield display
+
+    def plot(self, report: Report) -> Plot:
+        """Return a picture of a report's rewards and scores."""
+        from agl_progress._notebook import plot  # noqa: PLC0415  after the run
+
+        return plot(report)
+
+
+progress: Final = ProgressDisplay()
 
 
 def console(stream: TextIO) -> Console:
@@ -76,6 +90,11 @@ class RunView:
     steps: list[StepReport] = field(default_factory=list[StepReport])
     evaluations: list[Evaluation] = field(default_factory=list[Evaluation])
 
+    def add(self, report: StepReport) -> None:
+        """Add a step; a run that was resumed repeats steps, and the last report of each counts."""
+        self.stage = ""
+        self.steps = [step for step in self.steps if step.step < report.step] + [report]
+
     @property
     def last(self) -> StepReport | None:
         return self.steps[-1] if self.steps else None
@@ -102,22 +121,41 @@ class RunView:
         return totals
 
 
+class Display(Protocol):
+    """A display of a run of this process, or of another one that is watched."""
+
+    under_way: str
+    """The rollouts under way; empty if they are not shown."""
+
+    def begin(self, name: str, steps: int, *, began: float) -> None:
+        """Show the run's name; `began` is a reading of the monotonic clock."""
+        ...
+
+    def stage(self, doing: str) -> None: ...
+    def step(self, report: StepReport) -> None: ...
+    def evaluation(self, evaluation: Evaluation) -> None: ...
+
+
 class PlainProgress:
     """One line per step and evaluation."""
 
     def __init__(self, target: Console) -> None:
+        self.under_way = ""
         self._console = target
         self._view = RunView()
 
     def started(self, config: Any) -> None:
-        phases = f"{len(config.phases)} phases, " if config.phases else ""
-        self._say(f"run {config.name}: {phases}{config.train.steps} steps")
+        self.begin(config.name, config.train.steps, began=monotonic())
+
+    def begin(self, name: str, steps: int, *, began: float) -> None:
+        del began
+        self._say(f"run {name}: {steps} steps" if steps else f"run {name}")
 
     def stage(self, doing: str) -> None:
         self._say(f"{doing} ...")
 
     def step(self, report: StepReport) -> None:
-        self._view.steps.append(report)
+        self._view.add(report)
         self._say(step_line(report, self._view.eta_s))
 
     def evaluation(self, evaluation: Evaluation) -> None:
@@ -144,6 +182,7 @@ class LiveProgress:
     """A panel that updates in place."""
 
     def __init__(self, target: Console) -> None:
+        self.under_way = ""
         self._console = target
         self._view = RunView()
         self._began = monotonic()
@@ -157,15 +196,18 @@ class LiveProgress:
             yield
 
     def started(self, config: Any) -> None:
-        self._view.name = config.name
-        self._began = monotonic()
+        self.begin(config.name, config.train.steps, began=monotonic())
+
+    def begin(self, name: str, steps: int, *, began: float) -> None:
+        del steps  # every step says how many there are
+        self._view.name = name
+        self._began = began
 
     def stage(self, doing: str) -> None:
         self._view.stage = doing
 
     def step(self, report: StepReport) -> None:
-        self._view.stage = ""
-        self._view.steps.append(report)
+        self._view.add(report)
 
     def evaluation(self, evaluation: Evaluation) -> None:
         self._view.stage = ""
@@ -209,6 +251,7 @@ class LiveProgress:
             rows += [("breaks", counts(broken))] if broken else []
             rows += [(name, f"{value:.3f}") for name, value in _channels(last)]
         rows += [("now", view.stage)] if view.stage else []
+        rows += [("rollouts", self.under_way)] if self.under_way else []
         rows += [("score", evaluation_line(found)) for found in view.evaluations[-2:]]
         return rows
 

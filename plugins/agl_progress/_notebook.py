@@ -1,19 +1,27 @@
-"""How a notebook shows a report: the summary with a plot of the reward per step."""
+"""How a notebook shows a report: the summary with a plot of its rewards and scores."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import cycle
+from pathlib import Path
 from typing import Any, Final
 
-from agl_core.types import Report
-from agl_core.types.run import summary_lines
+from agl_core.types import Evaluation, Report
+from agl_core.types.run import estimate, summary_lines
 
 _WIDTH: Final = 480
 _HEIGHT: Final = 160
 _MARGIN: Final = 44
 """Pixels around the plot, for its labels."""
+_COLOURS: Final = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#17becf")
+"""Of the reward and of its channels."""
+_SCORE: Final = "#ff7f0e"
+
+Point = tuple[float, float]
 
 
 def show_reports() -> None:
@@ -25,36 +33,88 @@ def show_reports() -> None:
 
 
 def report_html(report: Report) -> str:
-    """Return the summary with a plot of the reward per step, for notebooks."""
+    """Return the summary with a plot of the rewards per step, for notebooks."""
     lines = "<br/>".join(escape(line) for line in summary_lines(report))
+    return f"<div><p>{lines}</p>{plot(report).svg}</div>"
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture that a notebook shows."""
+
+    svg: str
+    """The picture as SVG; empty if there is nothing to draw."""
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture to an ``.svg`` file.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        Path(path).write_text(self.svg, encoding="utf-8")
+
+
+def plot(report: Report) -> Plot:
+    """Draw the reward per step, its channels if there are several, and the scores with intervals."""
     rewards = [(step.step, step.reward) for step in report.steps if step.reward is not None]
-    return f"<div><p>{lines}</p>{_plot(rewards) if rewards else ''}</div>"
+    curves = {"reward": rewards}
+    names = {name for step in report.steps for name in step.channels}
+    for name in sorted(names) if len(names) > 1 else ():
+        curves[name] = [(s.step, s.channels[name]) for s in report.steps if name in s.channels]
+    return Plot(
+        _svg({name: points for name, points in curves.items() if points}, report.evaluations)
+    )
 
 
-def _plot(points: Sequence[tuple[int, float]]) -> str:
-    """Return an SVG plot of values over steps; the ends of both axes have labels."""
-    steps, values = [step for step, _ in points], [value for _, value in points]
-    low, high = min(values), max(values)
-    across, up = (steps[-1] - steps[0]) or 1, (high - low) or 1.0
+def _svg(curves: Mapping[str, Sequence[Point]], evaluations: Sequence[Evaluation]) -> str:
+    """Return curves and scores over steps; the ends of both axes have labels."""
+    scores = [(found.step, found.score) for found in evaluations]
+    steps = [step for points in curves.values() for step, _ in points] + [
+        step for step, _ in scores
+    ]
+    values = [value for points in curves.values() for _, value in points]
+    values += [end for _, score in scores for end in (score.low, score.mean, score.high)]
+    if not values:
+        return ""
+    first, last, low, high = min(steps), max(steps), min(values), max(values)
+    across, up = (last - first) or 1, (high - low) or 1.0
 
-    def place(step: int, value: float) -> tuple[float, float]:
-        x = _MARGIN + (step - steps[0]) / across * (_WIDTH - 2 * _MARGIN)
+    def place(step: float, value: float) -> Point:
+        x = _MARGIN + (step - first) / across * (_WIDTH - 2 * _MARGIN)
         share = (value - low) / up if high > low else 0.5
         return x, _HEIGHT - _MARGIN - share * (_HEIGHT - 2 * _MARGIN)
 
-    placed = [place(step, value) for step, value in points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
-    dots = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>step {step}: {value:.3f}</title></circle>'
-        for (x, y), (step, value) in zip(placed, points, strict=True)
+    parts = [_axes(first, last, low, high)]
+    for (name, points), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
+        placed = [place(step, value) for step, value in points]
+        parts.append(_curve(name, points, placed, colour))
+    for step, score in scores:
+        (x, y), (_, top), (_, foot) = (
+            place(step, each) for each in (score.mean, score.high, score.low)
+        )
+        parts.append(
+            f'<path d="M{x:.1f},{foot:.1f} V{top:.1f} M{x - 4:.1f},{y:.1f} H{x + 4:.1f}" stroke="{_SCORE}" '
+            f'stroke-width="2"><title>step {step}: score {estimate(score)}</title></path>'
+        )
+    names = [*zip(curves, cycle(_COLOURS), strict=False), *([("score", _SCORE)] if scores else [])]
+    parts.append(_legend(names))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Reward per step" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'font-family="sans-serif" font-size="11" fill="currentColor">{"".join(parts)}</svg>'
     )
+
+
+def _axes(first: float, last: float, low: float, high: float) -> str:
     bottom, right = _HEIGHT - _MARGIN, _WIDTH - _MARGIN
     labels = [
         (_MARGIN - 6, bottom, "end", f"{low:.3f}"),
-        (_MARGIN, bottom + 18, "middle", str(steps[0])),
-        (right, bottom + 18, "middle", str(steps[-1])),
+        (_MARGIN, bottom + 18, "middle", f"{first:g}"),
+        (right, bottom + 18, "middle", f"{last:g}"),
         (_WIDTH // 2, bottom + 34, "middle", "step"),
-        (_MARGIN, _MARGIN - 14, "start", "reward"),
     ]
     if high > low:
         labels.append((_MARGIN - 6, _MARGIN, "end", f"{high:.3f}"))
@@ -63,11 +123,25 @@ def _plot(points: Sequence[tuple[int, float]]) -> str:
         for x, y, anchor, text in labels
     )
     axes = f"M{_MARGIN},{_MARGIN} V{bottom} H{right}"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="Reward per step" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'font-family="sans-serif" font-size="11" fill="currentColor">'
-        f'<path d="{axes}" fill="none" stroke="currentColor" opacity="0.4"/>'
-        f'<polyline points="{path}" fill="none" stroke="#1f77b4" stroke-width="2"/>'
-        f'<g fill="#1f77b4">{dots}</g>{texts}</svg>'
+    return f'<path d="{axes}" fill="none" stroke="currentColor" opacity="0.4"/>{texts}'
+
+
+def _curve(name: str, points: Sequence[Point], placed: Sequence[Point], colour: str) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+    dots = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>step {step:g}: {escape(name)} {value:.3f}</title>'
+        "</circle>"
+        for (x, y), (step, value) in zip(placed, points, strict=True)
     )
+    return (
+        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        f'<g fill="{colour}">{dots}</g>'
+    )
+
+
+def _legend(names: Sequence[tuple[str, str]]) -> str:
+    """Return the names of what is drawn, in its colours."""
+    spans = "".join(
+        f'<tspan fill="{colour}" dx="8">{escape(name)}</tspan>' for name, colour in names
+    )
+    return f'<text x="{_MARGIN - 8}" y="{_MARGIN - 14}">{spans}</text>'

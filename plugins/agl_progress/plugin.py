@@ -16,6 +16,15 @@ def agl_register_displays(register: Register) -> None:
 
 
 @hookimpl
+def agl_register_commands(register: Register) -> None:
+    register(
+        "watch",
+        "agl_progress._watch:command",
+        summary="watch a run of another process",
+    )
+
+
+@hookimpl
 def agl_run_finished() -> None:
     """Prepare the notebook that the report is returned to."""
     from agl_progress._notebook import show_reports  # noqa: PLC0415  after the run

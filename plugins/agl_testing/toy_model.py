@@ -66,8 +66,11 @@ class ToyModel:
             token = random.choices(range(SIZE), [math.exp(value) for value in values])[0]
         return token, values[token]
 
-    def train(self, terms: Sequence[Term], *, lr: float) -> None:
-        """Do one step along the weighted policy gradient, with momentum."""
+    def train(self, terms: Sequence[Term], *, lr: float, max_grad_norm: float) -> None:
+        """Do one step along the weighted policy gradient, with momentum.
+
+        A gradient with a norm above `max_grad_norm` is scaled down to it.
+        """
         chances = [math.exp(value) for value in self.logprobs(1.0)]
         total = sum(term.weight for term in terms) or 1.0
         gradient = [0.0] * SIZE
@@ -75,7 +78,8 @@ class ToyModel:
             share = term.weight * term.advantage / total
             for token, chance in enumerate(chances):
                 gradient[token] += share * ((token == term.token) - chance)
-        self.momentum = [0.9 * m + g for m, g in zip(self.momentum, gradient, strict=True)]
+        scale = max_grad_norm / max(math.hypot(*gradient), max_grad_norm)
+        self.momentum = [0.9 * m + scale * g for m, g in zip(self.momentum, gradient, strict=True)]
         self.logits = [w + lr * m for w, m in zip(self.logits, self.momentum, strict=True)]
 
     def save(self, directory: Path, *, resumable: bool) -> None:

@@ -12,10 +12,13 @@ from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-WITH_SPANS_OF_THEIR_OWN: Final = frozenset(
-    {"agent_framework", "agentscope1", "agentscope2", "autogen"}
-)
-"""Frameworks that make OpenTelemetry spans, which these tools collect."""
+
+def makes_spans(framework: str) -> bool:
+    """Whether a framework makes OpenTelemetry spans, which these tools collect.
+
+    No tool has lines of its own for one that does.
+    """
+    return not any(hasattr(tool, f"watch_{framework}") for tool in TOOLS.values())
 
 
 def install(tools: Sequence[Tool], framework: str, programs: Any) -> None:
@@ -28,7 +31,7 @@ def install(tools: Sequence[Tool], framework: str, programs: Any) -> None:
     """
     for tool in tools:
         tool.start(framework)
-    if framework in WITH_SPANS_OF_THEIR_OWN:
+    if makes_spans(framework):
         _have_spans_made(framework, programs, tools[0].url)
     else:
         for tool in tools:
@@ -76,7 +79,7 @@ class LangSmith(Tool):
 
         get_env_var.cache_clear()
         self.client: Client = get_cached_client()
-        if framework in {*WITH_SPANS_OF_THEIR_OWN, "crewai"}:
+        if makes_spans(framework) or framework == "crewai":
             # Before anybody else has set a provider, else it does nothing.
             from langsmith.integrations.otel import configure
 

@@ -1,4 +1,4 @@
-"""A distribution of somebody else's, installed: found, listed, run, and trained with."""
+"""The distribution of a third party, installed: found, listed, run, and trained with."""
 
 from __future__ import annotations
 

@@ -39,6 +39,20 @@ def raising(monkeypatch):
     return set_error
 
 
+@pytest.fixture
+def agl_program(monkeypatch, capsys):
+    """Run the program ``agl`` with environment variables; gives what it printed."""
+
+    def run(**environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit):
+            cli.main([], prog_name="agl")
+        return capsys.readouterr().out
+
+    return run
+
+
 def test_help_lists_the_commands_with_their_summaries(agl):
     result = agl("--help")
 
@@ -222,3 +236,13 @@ def test_the_error_for_an_unknown_command_lists_those_of_its_group(agl, group):
     assert result.exit_code == 2
     assert f"did you mean {near!r}?; known: " in result.stderr
     assert other not in result.stderr.partition("known: ")[2].split(", ")
+
+
+def test_a_shell_completes_commands_of_plugins_and_their_options(agl_program):
+    completed = {
+        words: agl_program(_AGL_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(number))
+        for words, number in (("agl tr", 1), ("agl trace --m", 2))
+    }
+    assert {"plain,train", "plain,trace"} <= {*completed["agl tr"].split()}
+    assert completed["agl trace --m"].split() == ["plain,--messages"]
+    assert "complete -o nosort -F" in agl_program(_AGL_COMPLETE="bash_source")

@@ -10,7 +10,8 @@ import threading
 
 import pytest
 
-from agl_core.runner import Runner, RunnerOptions, agent_loop
+from agl_core.runner import Runner, RunnerOptions
+from agl_core.runner import _agent_loop as agent_loop
 from agl_core.runner import _limits as limits
 from agl_core.runner._limits import LoopWatch, StartThrottle
 from agl_core.tracing import active

@@ -26,14 +26,14 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class Step:
-    """Something that a speaker does."""
+    """One action of a speaker."""
 
     kind: Literal["speech", "model", "tool"]
     name: str
     arguments: str | None = None
     """Of a tool: JSON, as the model wrote them."""
     result: str | None = None
-    """There once it is done."""
+    """Set when the step ends."""
 
 
 Around = Callable[[Step], AbstractContextManager[object]]
@@ -55,7 +55,7 @@ class Tool:
 
 @dataclass
 class Speaker:
-    """Asks its model until the answer wants no tool."""
+    """Asks its model until it answers without requesting a tool."""
 
     name: str
     model: str
@@ -65,7 +65,7 @@ class Speaker:
     tools: Sequence[Tool] = ()
 
     around: ClassVar[list[Around]] = []
-    """Whoever wants to watch: the first one is the outermost."""
+    """Called around every step: the first one is the outermost."""
 
     def say(self, text: str) -> str:
         with _step("speech", self.name) as speech:
@@ -104,7 +104,7 @@ class Speaker:
         return {"model": self.model, "messages": messages, **tools}
 
     def _take(self, reply: httpx.Response, messages: list[Message]) -> str | None:
-        """The answer, or None when the messages have grown by what the tools said."""
+        """Return the answer; None if the model requested tools, whose results are now messages."""
         message = reply.raise_for_status().json()["choices"][0]["message"]
         messages.append(message)
         if not message.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""Parley's own hook, turned into spans and scopes."""
+"""An integration that records Parley's steps as spans and scopes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class ParleyIntegration:
     name = FRAMEWORK
 
     def attach(self) -> None:
-        """Watch every step."""
+        """Record every step."""
         if watched not in Speaker.around:
             Speaker.around.append(watched)
 
     def detach(self) -> None:
-        """Watch no more."""
+        """Stop recording."""
         if watched in Speaker.around:
             Speaker.around.remove(watched)
 
     def identity(self) -> Scope | None:
-        """None: the scope of a step is current where Parley sends its request."""
+        """Return None: the scope of a step is current where Parley sends its request."""
         return None
 
 

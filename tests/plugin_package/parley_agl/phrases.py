@@ -27,7 +27,7 @@ class PhrasesOptions(EngineOptions):
     """Options of `PhrasesEngine`."""
 
     words: tuple[str, ...] = ("yes", "no", "maybe")
-    """What the policies can say."""
+    """Words of the policies' answers."""
     max_words: int = Field(default=8, ge=1)
     """Longest answer of a request that names no limit."""
 
@@ -54,7 +54,7 @@ class PolicyGradient:
         self._options = options
 
     def slope(self, advantage: float, ratio: float) -> float:
-        """Derivative of the loss by the log-probability of a sampled word."""
+        """Return the derivative of the loss by the log-probability of a sampled word."""
         low, high = 1 - self._options.clip_low, 1 + self._options.clip_high
         clipped = ratio > high if advantage > 0 else ratio < low
         return 0.0 if clipped else ratio * advantage
@@ -68,19 +68,19 @@ class Phrases:
         self.logits = [[0.0] * (len(words) + 1) for _ in range(2)]
 
     def logprobs(self, last: int, temperature: float = 1.0) -> list[float]:
-        """Log-probabilities of what follows the id `last`."""
+        """Return the log-probabilities of the ids after `last`."""
         scaled = [logit / temperature for logit in self.logits[last >= FIRST_WORD]]
         total = math.log(sum(map(math.exp, scaled)))
         return [value - total for value in scaled]
 
     def text(self, ids: Sequence[int]) -> str:
-        """Text of ids; the end has none."""
+        """Return the text of ids; the end has none."""
         prompt = bytes(token for token in ids if token < FIRST_WORD).decode(errors="replace")
         said = [token - FIRST_WORD for token in ids if token >= FIRST_WORD]
         return prompt + "".join(f" {self.words[word]}" for word in said if word < len(self.words))
 
     def train(self, batch: Batch, loss: PolicyGradient, *, lr: float) -> None:
-        """One step up the weighted gradient."""
+        """Do one step along the weighted policy gradient."""
         total = sum(batch.weights) or 1.0
         change = [[0.0] * len(row) for row in self.logits]
         for index, target in enumerate(batch.targets):
@@ -141,7 +141,7 @@ class PhrasesBackend(Backend):
     async def _said(
         self, request: Any, index: int, ends_at: float
     ) -> AsyncGenerator[tuple[int, float]]:
-        """Ids with their log-probabilities, up to the end or the limit."""
+        """Return ids with their log-probabilities, up to the end or the limit."""
         temperature = 1.0 if request.get("temperature") is None else request["temperature"]
         seed = request.get("seed")
         random = Random(None if seed is None else f"{seed}/{index}")

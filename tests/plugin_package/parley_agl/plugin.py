@@ -1,4 +1,4 @@
-"""What agl-core is told; importing this loads neither the framework nor what is offered."""
+"""Hooks of this package; importing them loads neither the framework nor the registered objects."""
 
 from __future__ import annotations
 

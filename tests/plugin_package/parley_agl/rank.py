@@ -1,4 +1,4 @@
-"""The algorithm ``rank``: what counts is the order of a group's returns, not their distance."""
+"""The algorithm ``rank``: advantages from the order of a group's returns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _advantages(group: TrajectoryGroup) -> list[float]:
 
 
 def rank_advantages(returns: Sequence[float]) -> list[float]:
-    """One advantage per attempt: the share of its siblings it beats less the share that beat it.
+    """Return one advantage per attempt: the share of siblings it beats less the share that beat it.
 
     ::
 

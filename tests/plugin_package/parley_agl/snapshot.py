@@ -54,7 +54,7 @@ class SnapshotOptions(BaseStoreOptions):
 
 
 def make_store(options: SnapshotOptions, directory: Path) -> SnapshotStore:
-    """The store of a run in `directory`."""
+    """Return the store of a run in `directory`."""
     return SnapshotStore(options.file(directory), retention=options.retention)
 
 

@@ -14,10 +14,10 @@ class WhoAmI:
     access: Access = "agents"
 
     def __init__(self, store: Store, losses: Losses) -> None:
-        """The route keeps nothing and loses nothing."""
+        """Create the route, which stores nothing and counts no losses."""
 
     async def serve(self, request: RouteRequest) -> RouteAnswer:
-        """Say who asks.
+        """Return the attempt and agent of the request.
 
         Raises:
             Problem: the request names no attempt, or its key opens another one.

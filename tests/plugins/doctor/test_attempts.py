@@ -12,8 +12,8 @@ from agl_testing.attempts import ScriptedAttempt
 import agl_core as agl
 from agl_core import semconv
 from agl_core.config import RunConfig
+from agl_core.runner._agent_loop import Stall
 from agl_core.runner._limits import LoopWatch
-from agl_core.runner.agent_loop import Stall
 from agl_core.tracing import active
 from agl_core.types import AttemptStatus, Failure, FailureKind, Losses, SpanKind
 from tests.plugins.doctor.conftest import ask, only, writer
@@ -55,7 +55,7 @@ def test_an_attempt_that_runs_out_of_time_is_an_error(clinic) -> None:
 
 def test_a_function_that_blocks_the_agents_loop_is_named(clinic, monkeypatch) -> None:
     """D1: the doctor names the function and the fix."""
-    monkeypatch.setattr("agl_core.runner.agent_loop.BLOCKED_S", 0.01)
+    monkeypatch.setattr("agl_core.runner._agent_loop.BLOCKED_S", 0.01)
     monkeypatch.setattr("agl_core.runner._limits._LOOK_S", 0.005)
     seen = threading.Event()
     keep = LoopWatch._keep

@@ -74,7 +74,9 @@ class TemplateEngine(Engine):
         model, loss, setup = self._models[batch.policy], self._loss, self._setup
         for _ in range(setup.epochs):
             terms = _terms(batch, model, loss)
-            await asyncio.to_thread(model.train, terms, lr=setup.lr)
+            await asyncio.to_thread(
+                model.train, terms, lr=setup.lr, max_grad_norm=setup.max_grad_norm
+            )
         self._versions[batch.policy] += 1
         return Update(
             policy=batch.policy,
