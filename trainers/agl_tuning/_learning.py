@@ -13,7 +13,7 @@ from agl_core.interfaces import AttemptRecord, LearnsPrompts
 from agl_core.training import TuningSetup, derive_seed
 from agl_core.types import RESERVED_PREFIX, FailureKind, PromptTemplate, any_matches
 from agl_tuning._outcomes import Outcomes
-from agl_tuning._runs import Runs, Wanted
+from agl_tuning._runs import KeyedRollout, Runs
 
 _TASKS: Final = 8
 """Different tasks that run at first: placeholders are found by comparing tasks."""
@@ -64,7 +64,7 @@ async def learn(
         wave = tasks[start : start + _TASKS]
         setup.stage(f"learning captured prompts from {start + len(wave)} rollouts")
         wanted = [
-            Wanted(
+            KeyedRollout(
                 key=str(number),
                 task=task,
                 mode="train",

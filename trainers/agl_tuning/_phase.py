@@ -14,7 +14,7 @@ from agl_core.interfaces import Candidate, PromptOutcome, PromptRollout, TunedPr
 from agl_core.training import TuningSetup, derive_seed
 from agl_core.types import Losses, PromptTemplate, Task, any_matches
 from agl_tuning._outcomes import Outcomes
-from agl_tuning._runs import Runs, Wanted, digest_of
+from agl_tuning._runs import KeyedRollout, Runs, digest_of
 
 _NOT_FOUND: Final = "prompts_not_found"
 """Cause of loss: calls of a prompt's agents that do not have its text."""
@@ -117,12 +117,12 @@ class RunPhase:
             self._tenths = tenths
             self.stage(f"{ended} of {self.rollouts} rollouts")
 
-    def _wanted(self, rollout: PromptRollout) -> Wanted:
+    def _wanted(self, rollout: PromptRollout) -> KeyedRollout:
         task = rollout.task
         digest = digest_of(dict(rollout.candidate))
         # Validation tasks that are training tasks too have one mode, so that scores are comparable.
         mode = "val" if _content(task) in self._held_out else "train"
-        return Wanted(
+        return KeyedRollout(
             key=rollout.key,
             task=task,
             mode=mode,

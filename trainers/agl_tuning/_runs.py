@@ -40,7 +40,7 @@ ABANDONED: Final = "rollouts_abandoned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class KeyedRollout:
     """A rollout to run, or to find among those of an interrupted run."""
 
     key: str
@@ -108,7 +108,9 @@ class Runs:
             self._finished.pop(key, None)
         self._setup.losses.add(ABANDONED, -len(self._finished))
 
-    async def run(self, wanted: Sequence[Wanted], take: Callable[[AttemptRecord], _T]) -> list[_T]:
+    async def run(
+        self, wanted: Sequence[KeyedRollout], take: Callable[[AttemptRecord], _T]
+    ) -> list[_T]:
         """Run what is not finished, and return what `take` makes of each record, in order.
 
         Raises:
@@ -145,7 +147,7 @@ class Runs:
         except StoreError:  # it must not replace the error that ended the phase
             _log.warning("%d rollouts of an ended prompt phase stay queued", len(left))
 
-    async def _queue(self, wanted: Sequence[Wanted]) -> None:
+    async def _queue(self, wanted: Sequence[KeyedRollout]) -> None:
         """Queue rollouts, and name the ids in `_finished`."""
         if not wanted:
             return
@@ -155,7 +157,7 @@ class Runs:
         for each, rollout in zip(wanted, rollouts, strict=True):
             self._finished[each.key] = rollout.id
 
-    async def _collect(self, wanted: Sequence[Wanted]) -> dict[str, AttemptRecord]:
+    async def _collect(self, wanted: Sequence[KeyedRollout]) -> dict[str, AttemptRecord]:
         """Return the records by rollout id, once all have ended."""
         records = await self._records(wanted)
         dropped = [each for each in wanted if _is_dropped(records[self._finished[each.key]])]
@@ -164,7 +166,7 @@ class Runs:
             records |= await self._records(dropped)
         return records
 
-    async def _records(self, wanted: Sequence[Wanted]) -> dict[str, AttemptRecord]:
+    async def _records(self, wanted: Sequence[KeyedRollout]) -> dict[str, AttemptRecord]:
         source = self._setup.source
         ids = [self._finished[each.key] for each in wanted]
         records = {record.rollout.id: record for record in await source.collect(ids)}
@@ -176,7 +178,7 @@ class Runs:
             records |= {rollout.id: cancelled(rollout) for rollout in found}
         return records
 
-    async def _rollout(self, wanted: Wanted) -> Rollout:
+    async def _rollout(self, wanted: KeyedRollout) -> Rollout:
         version, step = await self._published(wanted.prompts)
         plan = RolloutPlan(
             tasks=[wanted.task],

@@ -7,7 +7,7 @@ from typing import Final
 
 from agl_prompts import ChecksPhase
 
-from agl_core.config import PhaseConfig, check_options
+from agl_core.config import PhaseConfig, check_options, prompt_phases
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Optimizer, Tuned
 from agl_core.training import TuningSetup
@@ -40,8 +40,7 @@ class PromptTuner:
             registry.get(name)
         self._optimizers = {
             number: _optimizer(setup, number, section)
-            for number, section in enumerate(setup.config.phases)
-            if section.optimizer is not None
+            for number, section in prompt_phases(setup.config).items()
         }
         if any(prompt.captured for prompt in setup.config.prompts.values()):
             rewriter_of(setup)
@@ -113,17 +112,12 @@ class PromptTuner:
 
 
 def _optimizer(setup: TuningSetup, number: int, section: PhaseConfig) -> Optimizer:
-    """Make the optimiser of a phase, whose options override those of ``[optimizers.NAME]``."""
     name = section.optimizer or ""
     registry = setup.plugins.registry("optimizers")
-    own = section.options
-    options = {**setup.config.optimizers.get(name, {}), **own}
-    merged = PhaseConfig.model_validate(
-        {**options, "optimizer": name, "rollouts": section.rollouts, "prompts": section.prompts}
-    )
-    where = f"phases.{number}" if own else f"optimizers.{name}"
-    model = registry.options_model(name)
-    made: Optimizer = registry.create(name, check_options(merged, model, where=where))
+    # All options may stand in the optimiser's own section.
+    where = f"phases.{number}" if setup.config.phases[number].options else f"optimizers.{name}"
+    options = check_options(section, registry.options_model(name), where=where)
+    made: Optimizer = registry.create(name, options)
     return made
 
 
