@@ -9,13 +9,13 @@ from typing import Final, Literal
 
 import msgspec
 
-__all__ = ["MARKS", "Piece", "difference"]
+__all__ = ["MARKS", "DiffPart", "difference"]
 
-Kind = Literal["same", "removed", "added"]
+DiffKind = Literal["same", "removed", "added"]
 _WORD: Final = re.compile(r"\{?\w+\}?|\n|[^\S\n]+|[^\w\s]")
 _LONG: Final = 4_000_000
 """Largest number of pairs of words that are all compared."""
-MARKS: Final[dict[Kind, tuple[str, str]]] = {
+MARKS: Final[dict[DiffKind, tuple[str, str]]] = {
     "same": ("", ""),
     "removed": ("[-", "-]"),
     "added": ("{+", "+}"),
@@ -23,14 +23,14 @@ MARKS: Final[dict[Kind, tuple[str, str]]] = {
 """Texts before and after a piece, which show its kind without colours."""
 
 
-class Piece(msgspec.Struct, frozen=True):
+class DiffPart(msgspec.Struct, frozen=True):
     """A part of the first text, of the second, or of both."""
 
-    kind: Kind
+    kind: DiffKind
     text: str
 
 
-def difference(before: str, after: str) -> list[Piece]:
+def difference(before: str, after: str) -> list[DiffPart]:
     """Return the pieces that make both texts.
 
     The pieces that are ``same`` or ``removed`` make the first text, those that are ``same`` or
@@ -57,15 +57,15 @@ def difference(before: str, after: str) -> list[Piece]:
     return list(_pieces(changes, kept))
 
 
-def _pieces(changes: Iterable[tuple[str, str]], kept: Iterable[str]) -> Iterable[Piece]:
+def _pieces(changes: Iterable[tuple[str, str]], kept: Iterable[str]) -> Iterable[DiffPart]:
     for (removed, added), same in zip(changes, kept, strict=True):
         end = _common_space(removed, added)
         if removed[: len(removed) - len(end)]:
-            yield Piece("removed", removed[: len(removed) - len(end)])
+            yield DiffPart("removed", removed[: len(removed) - len(end)])
         if added[: len(added) - len(end)]:
-            yield Piece("added", added[: len(added) - len(end)])
+            yield DiffPart("added", added[: len(added) - len(end)])
         if end + same:
-            yield Piece("same", end + same)
+            yield DiffPart("same", end + same)
 
 
 def _common_space(removed: str, added: str) -> str:
