@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agl_prompts._errors import ProposalsRefusedError as ProposalsRefusedError
     from agl_prompts._errors import RolloutsLostError as RolloutsLostError
     from agl_prompts._errors import StudyEndedError as StudyEndedError
-    from agl_prompts._history import History as History
+    from agl_prompts._history import PromptHistory as PromptHistory
     from agl_prompts._history import history_of as history_of
     from agl_prompts._optimizer import ChecksPhase as ChecksPhase
     from agl_prompts._optimizer import PromptOptimizer as PromptOptimizer

@@ -14,7 +14,7 @@ from agl_core.errors import ConfigError
 from agl_core.text import escaped
 from agl_core.types.run import counts
 from agl_prompts._diff import MARKS, difference
-from agl_prompts._history import Entry, History, PhaseHistory, history_of
+from agl_prompts._history import Entry, PhaseHistory, PromptHistory, history_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +52,7 @@ def command(
             f"Run {str(directory)!r} tuned no prompt {name!r}; it tuned {', '.join(history.names())}"
         )
     if json_file is not None:
-        write_json(history or History(versions=[], phases=[], best=0), json_file)
+        write_json(history or PromptHistory(versions=[], phases=[], best=0), json_file)
     if json_file == STDOUT:
         return
     target = console()
@@ -68,7 +68,7 @@ def command(
             show_difference(target, history, each, (first, second))
 
 
-def show_versions(target: Console, history: History, names: Sequence[str]) -> None:
+def show_versions(target: Console, history: PromptHistory, names: Sequence[str]) -> None:
     """Print a table per phase, with the versions that change one of the prompts."""
     from rich.table import Table  # noqa: PLC0415
 
@@ -87,7 +87,9 @@ def show_versions(target: Console, history: History, names: Sequence[str]) -> No
     _say(target, f"best: version {history.best}")
 
 
-def show_difference(target: Console, history: History, name: str, pair: tuple[int, int]) -> None:
+def show_difference(
+    target: Console, history: PromptHistory, name: str, pair: tuple[int, int]
+) -> None:
     """Print the text of a prompt in one version with its changes to another."""
     from rich.text import Text  # noqa: PLC0415
 

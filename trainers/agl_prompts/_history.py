@@ -19,7 +19,7 @@ from agl_prompts._guards import digest_of
 from agl_prompts._journal import read_events
 from agl_prompts._scores import Scores
 
-__all__ = ["FOLDER", "Entry", "History", "PhaseHistory", "history_of", "read_history"]
+__all__ = ["FOLDER", "Entry", "PhaseHistory", "PromptHistory", "history_of", "read_history"]
 
 FOLDER: Final = "prompts"
 """Folder of the journals in a run's directory."""
@@ -69,7 +69,7 @@ class PhaseHistory(msgspec.Struct, kw_only=True):
         return max(self.entries, key=lambda each: (each.chosen, _mean(each)))
 
 
-class History(msgspec.Struct, kw_only=True):
+class PromptHistory(msgspec.Struct, kw_only=True):
     """All versions of a run's tuned prompts."""
 
     versions: list[dict[str, str]]
@@ -110,7 +110,7 @@ class History(msgspec.Struct, kw_only=True):
         )
 
 
-def read_history(directory: Path) -> History | None:
+def read_history(directory: Path) -> PromptHistory | None:
     """Read the journals of a run, which may be active or killed.
 
     Args:
@@ -131,10 +131,12 @@ def read_history(directory: Path) -> History | None:
     for phase in phases:
         histories.append(phase.history(texts, versions))
         texts = [*versions.values()][histories[-1].best.version - 1]
-    return History(versions=[*versions.values()], phases=histories, best=histories[-1].best.version)
+    return PromptHistory(
+        versions=[*versions.values()], phases=histories, best=histories[-1].best.version
+    )
 
 
-def history_of(directory: Path) -> History | None:
+def history_of(directory: Path) -> PromptHistory | None:
     """Return the versions of a run, of which ``best`` is the one in its best checkpoint.
 
     Raises:
