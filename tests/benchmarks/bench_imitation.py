@@ -32,13 +32,13 @@ SETTINGS = {
 
 
 def run(*, rounds: int) -> None:
-    """Measure ``rounds`` seeds and write the report."""
+    """Measure ``rounds`` seeds and write the report after each."""
     report: dict[str, Any] = {"machine": harness.machine(), "settings": SETTINGS, "seeds": []}
     with harness.folder() as directory:
         for seed in range(rounds):
             report["seeds"].append(_seed(Path(directory), seed))
             harness.say(f"imitation  seed {seed}  {json.dumps(report['seeds'][-1]['reached'])}")
-    harness.write("imitation", {**report, **summary(report["seeds"])})
+            harness.write("imitation", {**report, **summary(report["seeds"])})
 
 
 def _seed(folder: Path, seed: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ SETTINGS = {
 
 
 def run(*, rounds: int) -> None:
-    """Measure ``rounds`` seeds and write the report."""
+    """Measure ``rounds`` seeds and write the report after each."""
     report: dict[str, Any] = {"machine": harness.machine(), "settings": SETTINGS, "seeds": []}
     with harness.folder() as directory:
         folder = Path(directory)
@@ -54,7 +54,7 @@ def run(*, rounds: int) -> None:
             report["seeds"].append({"seed": seed, **found})
             means = {arm: round(each["score"]["mean"], 3) for arm, each in found.items()}
             harness.say(f"together   seed {seed}  {json.dumps(means)}")
-    harness.write("together", {**report, **summary(report["seeds"])})
+            harness.write("together", {**report, **summary(report["seeds"])})
 
 
 def taught(folder: Path) -> str:
