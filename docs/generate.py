@@ -16,7 +16,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
@@ -30,7 +30,15 @@ from pydantic.fields import FieldInfo
 
 from agl_core import _builtin as builtin
 from agl_core import errors
-from agl_core.cli.group import AglGroup, CliState, cli
+from agl_core.cli.group import (
+    AglGroup,
+    CliState,
+    cli,
+    debug_option,
+    json_option,
+    plugin_option,
+    set_option,
+)
 from agl_core.config import RunConfig
 from agl_core.config.text import read_config
 from agl_core.plugins import PluginManager
@@ -49,6 +57,8 @@ TYPES: dict[Any, str] = {
     Any: "anything",
     NoneType: "none",
 }
+_SEVERAL = 3
+"""An option that so many have is written once."""
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 
 Row = tuple[str, ...]
@@ -126,12 +136,35 @@ def options() -> str:
         ("trackers", "trackers"),
     ):
         registry = manager.registry(kind)  # pyright: ignore[reportArgumentType]
-        for name in registry.names():
-            model = registry.options_model(name)
-            if model is not None and model.model_fields:
-                title = f'### `{where}` with `name = "{name}"`'
-                parts += [title, *_sections(model, where, titled=False)]
+        found = {name: registry.options_model(name) for name in registry.names()}
+        models = {name: model for name, model in found.items() if model and model.model_fields}
+        shared = _shared_fields(models)
+        if shared:
+            parts.append(f"### `{where}`: options that several have")
+            rows = [
+                (*row, ", ".join(f"`{name}`" for name in names)) for row, names in shared.items()
+            ]
+            parts.append(table(("Key", "Type", "Default", "Meaning", "With the name"), rows))
+        for name, model in models.items():
+            title = f'### `{where}` with `name = "{name}"`'
+            without = {row[0].strip("`") for row, names in shared.items() if name in names}
+            if without < set(model.model_fields):
+                parts += [title, *_sections(model, where, titled=False, without=without)]
     return "\n\n".join(parts)
+
+
+def _shared_fields(models: Mapping[str, type[BaseModel]]) -> dict[Row, list[str]]:
+    """Return the rows that are equal in three models or more, with the models' names."""
+    found: dict[Row, list[str]] = {}
+    for name, model in models.items():
+        for key, field in model.model_fields.items():
+            if _model_in(field.annotation, key) is None:
+                found.setdefault(_row(field.alias or key, field), []).append(name)
+    return {row: names for row, names in found.items() if len(names) >= _SEVERAL}
+
+
+def _row(key: str, field: FieldInfo) -> Row:
+    return (f"`{key}`", _type(field), _default(field), _prose(field.description))
 
 
 def optimizers() -> str:
@@ -168,7 +201,7 @@ def _sections(
                 inner.append(found)
             if found[1].endswith(key) and NoneType not in get_args(field.annotation):
                 continue
-        rows.append((f"`{key}`", _type(field), _default(field), _prose(field.description)))
+        rows.append(_row(key, field))
     if titled:
         yield f"### `{path}`" if path else "### Top level"
     yield table(("Key", "Type", "Default", "Meaning"), rows)
@@ -250,7 +283,12 @@ def commands() -> str:
     """Return every command of the ``agl`` program."""
     state = CliState(_plugins=own_plugins())
     context = click.Context(cli, obj=state)
-    parts = [_prose(AglGroup.__doc__).rpartition("\n\n")[2], _options(cli)]
+    parts = [
+        _prose(AglGroup.__doc__).rpartition("\n\n")[2],
+        table(("Option", "Meaning"), _rows(cli)),
+        "## Options of several commands\n\nThe commands below name these where they take them.",
+        table(("Option", "Meaning"), _shared_rows()),
+    ]
     for name in cli.list_commands(context):
         parts += _command(name, own_plugins().registry("commands").resolve(name), state, level=2)
     return "\n\n".join(parts)
@@ -260,8 +298,7 @@ def _command(name: str, command: click.Command, state: CliState, *, level: int) 
     """Yield a command with its options, then its subcommands."""
     yield f"{'#' * level} `{_usage(name, command)}`"
     yield _prose(command.help)
-    if any(isinstance(each, click.Option) for each in command.params):
-        yield _options(command)
+    yield from _options(command)
     if isinstance(command, click.Group):
         context = click.Context(command, obj=state)
         for each in command.list_commands(context):
@@ -279,14 +316,36 @@ def _usage(name: str, command: click.Command) -> str:
     return " ".join(words)
 
 
-def _options(command: click.Command) -> str:
+def _options(command: click.Command) -> Iterator[str]:
+    """Yield a table of a command's own options, then the names of those that several take."""
+    shared = _shared_rows()
+    rows = _rows(command)
+    own = [row for row in rows if row not in shared]
+    if own:
+        yield table(("Option", "Meaning"), own)
+    names = [
+        f"{name.partition(' ')[0].rstrip('`')}`" for name, help_ in rows if (name, help_) in shared
+    ]
+    if names:
+        yield f"{'Also' if own else 'Options:'} {', '.join(names)}."
+
+
+def _shared_rows() -> list[Row]:
+    def command() -> None: ...
+
+    for option in (debug_option, json_option, plugin_option, set_option):
+        option(command)
+    return _rows(click.command()(command))
+
+
+def _rows(command: click.Command) -> list[Row]:
     rows: list[Row] = []
     for each in command.params:
         if isinstance(each, click.Option):
             value = "" if each.is_flag else f" {each.metavar or _metavar(each.type)}"
             names = ", ".join(f"`{name}{value}`" for name in each.opts)
             rows.append((names, each.help or _BUILT_IN_HELP.get(each.name or "", "")))
-    return table(("Option", "Meaning"), rows)
+    return rows
 
 
 def _metavar(kind: Any) -> str:

@@ -11,10 +11,11 @@ RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 _HEAD = """# How fast it is, beside what else there is
 
-`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `gateway`, `import`,
-`integrations` and `store`. Each runs both sides in turn in one go, at least five times, writes every sample to
+`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `gateway`, `imitation`, `import`,
+`integrations`, `store` and `together`. Each runs both sides in turn in one go, at least five times, writes every sample to
 `NAME.json` beside this page, and rewrites this page. A ratio is the median of the rounds' ratios. Figures
-depend on the machine and on what else it does; ratios much less.
+depend on the machine and on what else it does; ratios much less. `imitation` and `together` measure what is
+learned, not speed.
 """
 _PEER = "agentlightning"
 
@@ -28,6 +29,8 @@ def text() -> str:
         ("capture", _capture),
         ("integrations", _integrations),
         ("import", _import),
+        ("imitation", _imitation),
+        ("together", _together),
     ):
         path = RESULTS / f"{name}.json"
         if path.exists():
@@ -159,6 +162,44 @@ def _import(report: dict[str, Any]) -> Iterator[str]:
     medians = report["medians"]
     yield f"`import agl_core` takes {medians['ours']:.3f} s more than bare Python,"
     yield f"`import agentlightning` {medians[_PEER]:.1f} s."
+
+
+def _imitation(report: dict[str, Any]) -> Iterator[str]:
+    settings, reached = report["settings"], report["reached"]
+    yield "SFT then GRPO against GRPO alone, on the demo's world: rollouts until the held-out score that GRPO"
+    yield f"alone has after {report['rollouts']} rollouts, {_spread(report['target'], '.2f')} of 100 tasks. GRPO: {settings['grpo']}."
+    yield f"SFT: {settings['sft']}. Scores are taken {settings['evaluations']}. Means over"
+    yield f"{reached['grpo']['n']} seeds with 95 % intervals (Student's t); an arm that does not reach the score counts"
+    yield f"as {report['rollouts']} rollouts."
+    yield ""
+    yield from _table("", "rollouts", "seeds that did not reach it")
+    for arm, what in (("grpo", "GRPO alone, the first time"), ("sft_grpo", "SFT, then GRPO")):
+        yield _row(what, _spread(reached[arm], ".0f"), str(report["not_reached"][arm]))
+    yield _row("fewer with SFT", _spread(report["saved"], ".0f"), "")
+
+
+def _together(report: dict[str, Any]) -> Iterator[str]:
+    settings, seeds = report["settings"], len(report["seeds"])
+    yield "Prompts and weights in turn, and each alone, at equal rollouts, evaluations on validation tasks"
+    yield f"included. The world is {settings['world']}."
+    yield f"The editor is {settings['editor']}. Score: {settings['score']};"
+    yield f"before, it is {_spread(report['before'], '.2f')}. Means over {seeds} seeds with 95 % intervals (Student's t)."
+    yield ""
+    yield from _table("", "", "rollouts", "score", "in turn scores higher by")
+    names = {"prompts": "prompts alone", "weights": "weights alone", "both": "in turn"}
+    for arm, name in names.items():
+        gain = report["gain"].get(arm)
+        yield _row(
+            name,
+            settings[arm],
+            f"{report['rollouts'][arm]['mean']:.0f}",
+            _spread(report["scores"][arm], ".2f"),
+            _spread(gain, "+.2f") if gain else "",
+        )
+
+
+def _spread(value: dict[str, float], form: str) -> str:
+    return f"{value['mean']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
 
 
 def _table(*head: str) -> Iterator[str]:

@@ -1,0 +1,62 @@
+"""Shared parts of the benchmarks that train: runs in processes of their own, and intervals."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import harness
+
+DEMO = harness.ROOT / "examples" / "agl_demo" / "run.toml"
+
+T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+"""Quantiles of Student's t distribution by degrees of freedom."""
+
+
+def demo_settings() -> dict[str, Any]:
+    """Return the settings of `agl demo`, with its shipped model."""
+    return {**tomllib.loads(DEMO.read_text(encoding="utf-8")), "model": "demo"}
+
+
+def train(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Run ``agl train`` in a process of its own and return its report.
+
+    The run's directory is ``<folder>/<settings["name"]>``.
+    """
+    return _agl(folder, "train", {**settings, "directory": str(folder)})
+
+
+def evaluate(
+    folder: Path, settings: dict[str, Any], checkpoint: str | None = None
+) -> dict[str, Any]:
+    """Score a checkpoint, or the settings' own models, on the tasks of ``settings["tasks"]["val"]``."""
+    given = [] if checkpoint is None else ["--checkpoint", checkpoint]
+    return _agl(folder, "eval", {**settings, "directory": str(folder)}, *given)
+
+
+def _agl(folder: Path, command: str, settings: dict[str, Any], *more: str) -> dict[str, Any]:
+    stem = folder / f"{command}-{settings['name']}"
+    config, target = stem.with_suffix(".config.json"), stem.with_suffix(".report.json")
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    line = [sys.executable, "-m", "agl_core.cli", command, str(config), "--json", str(target)]
+    done = subprocess.run(
+        [*line, *more], cwd=folder, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{command} of {settings['name']} failed: {done.stdout}{done.stderr}")
+    return json.loads(target.read_text(encoding="utf-8"))
+
+
+def interval(values: Sequence[float]) -> dict[str, float]:
+    """Return the mean over seeds and its 95 % interval by Student's t distribution."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return {"mean": mean, "low": mean, "high": mean, "n": len(values)}
+    half = T_975[len(values) - 1] * statistics.stdev(values) / len(values) ** 0.5
+    return {"mean": mean, "low": mean - half, "high": mean + half, "n": len(values)}
