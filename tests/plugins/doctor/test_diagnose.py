@@ -59,7 +59,7 @@ def test_a_backend_that_does_not_answer_ends_the_trial_before_it_begins(clinic) 
 def test_a_run_that_only_tunes_prompts_needs_no_tokens(clinic) -> None:
     clinic.options["token_ids"] = False
     prompts = {"writer": {"agents": ["writer", "editor"], "text": "Write."}}
-    phases = [{"optimizer": "bootstrap", "rollouts": 9}]
+    phases = [{"optimizer": "bootstrap", "rollouts": 9, "threshold": 0.5}]
     app = clinic.app(writer, phases=json.dumps(phases), prompts=json.dumps(prompts))
     diagnosis = asyncio.run(diagnose(app, tasks=2))
     assert [f.check for f in diagnosis.findings if f.severity == "error"] == ["agents.match"]
