@@ -7,6 +7,15 @@ from agl_core.plugins import hookimpl
 
 
 @hookimpl
+def agl_register_commands(register: Register) -> None:
+    register(
+        "prompts",
+        "agl_prompts._command:command",
+        summary="show the versions of a run's tuned prompts",
+    )
+
+
+@hookimpl
 def agl_register_rewriters(register: Register) -> None:
     register(
         "prompts",
