@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from agl_torch._serve import serve
+from agl_results._serve import serve
 
 from agl_core.errors import ConfigError
 
