@@ -14,7 +14,7 @@ import agl_core as agl
 from agl_core import semconv
 from agl_core._builtin import load_plugins
 from agl_core.app.parts import engine_name
-from agl_core.config import RunConfig
+from agl_core.config import RunConfig, algorithm_phases, prompt_phases
 from agl_core.config.loader import check_options, resolve
 from agl_core.config.text import read_config
 from agl_core.interfaces import TrackedRun
@@ -116,10 +116,10 @@ def test_commands_fit_the_file_that_the_pages_show(tmp_path: Path) -> None:
 def check_config(config: RunConfig) -> None:
     """Refuse options that the plugins named beside them do not have."""
     plugins = load_generator().own_plugins()
-    named = [
-        ("engines", engine_name(config, plugins), config.engine),
-        ("algorithms", config.algorithm.name, config.algorithm),
-    ]
+    named = [("engines", engine_name(config, plugins), config.engine)]
+    phases = [phase.algorithm for phase in algorithm_phases(config).values()]
+    named += [("algorithms", algorithm.name, algorithm) for algorithm in phases]
+    named += [("optimizers", phase.optimizer, phase) for phase in prompt_phases(config).values()]
     named += [("rewards", reward.name, reward) for reward in config.rewards]
     named += [("trackers", tracker.name, tracker) for tracker in config.trackers]
     for kind, name, section in named:
