@@ -73,6 +73,7 @@ class Dashboard:
         routes = [
             Route("/", self._first),
             Route("/static/{name}", _static),
+            Route("/favicon.ico", _icon),
             Route("/events/{run:path}", self._events),
             Route("/run/{run:path}/-/{panel}", self._of_run),
             Route("/run/{run:path}/-/{panel}/{rest:path}", self._of_run),
@@ -188,6 +189,11 @@ async def _changes(source: ShownRun, since: str) -> AsyncGenerator[bytes, None]:
 
 def _problem(text: str, render: Any) -> Page:
     return Page(title="Nothing to show", body=render("problem.html", text=text))
+
+
+async def _icon(_: Request) -> Response:
+    """Answer browsers that ask for an icon without a page that names one."""
+    return FileResponse(_HERE / "static" / "icon.svg", media_type="image/svg+xml")
 
 
 async def _static(request: Request) -> Response:

@@ -278,3 +278,4 @@ async def test_a_page_that_is_not_there_is_a_404(alpha):
     assert "no rollout &#39;ro_x&#39;" in await page(alpha, f"{RUN}/trace/ro_x")
     assert (await alpha.get("/static/..%2f_app.py")).status_code == 404
     assert (await alpha.get("/static/none.js")).status_code == 404
+    assert (await alpha.get("/favicon.ico")).headers["content-type"] == "image/svg+xml"
