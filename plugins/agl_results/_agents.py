@@ -33,8 +33,7 @@ class Agents:
         self._routes = routes
         self._rewrite = RequestPrompts((prompts or {}).values())
         self._missed: set[str] = set()
-        self.losses = Losses()
-        """Counts of requests whose known text was not found, by cause."""
+        """Agents whose known text was not found."""
 
     @property
     def models(self) -> Sequence[str]:
@@ -68,7 +67,6 @@ class Agents:
         lost = Losses()
         identity = Identity(rollout_id="", attempt_id="", call_id="", agent=agent)
         request.rewrite(*self._rewrite(identity, request.messages, request.tools, lost))
-        self.losses.merge(lost)
         if lost.counts and agent not in self._missed:
             self._missed.add(agent)
             _log.warning(

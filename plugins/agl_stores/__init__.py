@@ -14,7 +14,7 @@ from agl_stores._address import (
     store_file,
 )
 from agl_stores._paging import attempt_records, rollout_pages
-from agl_stores._runs import best_checkpoint, is_checkpoint, run_config, run_directory
+from agl_stores._runs import best_checkpoint, is_checkpoint, run_directory
 
 __all__ = [
     "StoreAddress",
@@ -27,7 +27,6 @@ __all__ = [
     "of_file",
     "open_for_reading",
     "rollout_pages",
-    "run_config",
     "run_directory",
     "store_at",
     "store_file",

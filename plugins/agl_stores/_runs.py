@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from agl_core.config import RESOLVED, RunConfig, load_config
+from agl_core.config import RESOLVED, RunConfig
 from agl_core.errors import ConfigError
 
 _REPORT: Final = "report.json"
@@ -32,17 +32,6 @@ def run_directory(target: str) -> Path:
         f"{target!r} is not a run: neither {str(given)!r} nor {str(named)!r} is a directory with a "
         f"{RESOLVED}. Name a run's directory, or a run below {str(named.parent)!r}"
     )
-
-
-def run_config(directory: Path) -> RunConfig:
-    """Return the configuration of a run, with its directory where it is now.
-
-    Raises:
-        ConfigError: the configuration cannot be read.
-    """
-    place = directory.resolve()
-    moved = {"name": place.name, "directory": str(place.parent)}
-    return load_config(place / RESOLVED).model_copy(update=moved)
 
 
 def is_checkpoint(directory: Path) -> bool:

@@ -102,6 +102,20 @@ def test_every_command_of_an_extra_names_its_pip_line(uninstalled):
             assert pip_line(extra) in error
 
 
+def test_serving_weights_names_the_pip_line_of_the_engine(tmp_path):
+    """G6: `agl serve` needs no extra for prompts at an endpoint, and one for weights."""
+    for name in ("config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.json"):
+        (tmp_path / name).write_text('{"chat_template": "x", "model_type": "llama"}')
+    code = HIDDEN + (
+        "from agl_core.cli.group import cli\n"
+        "sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]\n"
+        f"print('status:', cli.main(['serve', {str(tmp_path)!r}], standalone_mode=False))\n"
+    )
+    done = run(code, HIDE_METADATA=False)
+    assert done.stdout == "status: 1\n"
+    assert pip_line("torch") in done.stderr
+
+
 def test_help_needs_no_extra():
     """G6: what a command takes can be read before it is installed."""
     code = HIDDEN + (
