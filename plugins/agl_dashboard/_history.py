@@ -130,14 +130,14 @@ class RunFiles:
 
     def refresh(self) -> History:
         """Read what is new; a file that cannot be read leaves things as they are."""
-        seen = (*self._stamps(), self.history.status)
-        if seen != self._seen:
-            self._seen = seen
+        stamps = self._stamps()
+        if (*stamps, self.history.status) != self._seen:
             self.version += 1
             if (self.directory / LOG).is_file():
                 self._read_log()
             if not self.history.steps:
                 self._read_state()
+            self._seen = (*stamps, self.history.status)
         return self.history
 
     def _stamps(self) -> list[tuple[int, int, int]]:

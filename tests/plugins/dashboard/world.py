@@ -64,6 +64,18 @@ class World:
     async def close(self):
         await self.store.close()
 
+    async def make(self):
+        """Make the run without rollouts."""
+        await self.open()
+        await self.close()
+
+    async def more(self):
+        """Open the store again for one more rollout."""
+        self.store = SqliteStore(self.directory / "store.db")
+        await self.store.open()
+        await self.rollout(1.0)
+        await self.store.close()
+
     def begin_log(self, steps=3):
         config = SimpleNamespace(
             directory=str(self.directory.parent),
