@@ -66,7 +66,6 @@ def agl_register_algorithms(register: Register) -> None:
 def agl_register_commands(register: Register) -> None:
     for name, target, summary in (
         ("train", "train:command", "train the named agents of an agent program"),
-        ("eval", "eval:command", "score an agent program on its validation tasks"),
         ("store", "store:command", "list, show, delete and export a run's records"),
         ("plugins", "plugins:command", "list plugins with version and state"),
     ):

@@ -22,6 +22,7 @@ from agl_core.errors import ConfigError
 __all__ = ["DEFAULT_TAGS", "Part", "ThinkParser", "split_thinking", "tag_pair", "without_thinking"]
 
 DEFAULT_TAGS: Final = ("think", "thinking")
+"""Names of the tags that models write their thinking in."""
 
 
 def tag_pair(tag: str) -> tuple[str, str]:

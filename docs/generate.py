@@ -97,10 +97,10 @@ def own_plugins() -> PluginManager:
 
 
 def plugins() -> str:
-    """Return the plugins of agl-core, by kind."""
+    """Return the plugins of agl-core, by kind; commands have a page of their own."""
     manager = own_plugins()
     rows: list[Row] = []
-    for kind in KINDS:
+    for kind in (kind for kind in KINDS if kind != "commands"):
         for entry in manager.registry(kind).registrations():
             own = entry.plugin if entry.plugin in project()["optional-dependencies"] else None
             owner = entry.extra or own

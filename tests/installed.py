@@ -8,11 +8,14 @@ OWN = {
     "init",
     "otlp",
     "progress",
+    "prompts",
     "records",
     "remote",
     "responses",
+    "results",
     "rewards",
     "tracking",
+    "tuning",
 }
 """Those that bring what agl-core itself offers, and need nothing."""
 INSTALLED = ",".join(sorted({point.name for point in entry_points(group="agl_core")} - OWN))

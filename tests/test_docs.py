@@ -14,12 +14,13 @@ import agl_core as agl
 from agl_core import semconv
 from agl_core._builtin import load_plugins
 from agl_core.app.parts import engine_name
-from agl_core.config import RunConfig
+from agl_core.config import RunConfig, algorithm_phases, prompt_phases
 from agl_core.config.loader import check_options, resolve
 from agl_core.config.text import read_config
 from agl_core.interfaces import TrackedRun
 from agl_core.plugins._manager import hook_names
 from agl_core.types import StepReport
+from tools import pages
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -101,8 +102,8 @@ def test_configurations_are_valid(code: str, tmp_path: Path) -> None:
 
 def test_commands_fit_the_file_that_the_pages_show(tmp_path: Path) -> None:
     """What ``--set`` changes, too, must leave a configuration that its plugins accept."""
-    pages = [ROOT / "docs" / name for name in ("train.md", "results.md")]
-    found = [block for page in pages for block in BLOCK.findall(page.read_text(encoding="utf-8"))]
+    shown = [ROOT / "docs" / name for name in ("train.md", "results.md")]
+    found = [block for page in shown for block in BLOCK.findall(page.read_text(encoding="utf-8"))]
     file = tmp_path / "run.toml"
     file.write_text(next(code for language, code in found if language == "toml"), encoding="utf-8")
     shell = "".join(code for language, code in found if language == "bash")
@@ -115,10 +116,10 @@ def test_commands_fit_the_file_that_the_pages_show(tmp_path: Path) -> None:
 def check_config(config: RunConfig) -> None:
     """Refuse options that the plugins named beside them do not have."""
     plugins = load_generator().own_plugins()
-    named = [
-        ("engines", engine_name(config, plugins), config.engine),
-        ("algorithms", config.algorithm.name, config.algorithm),
-    ]
+    named = [("engines", engine_name(config, plugins), config.engine)]
+    phases = [phase.algorithm for phase in algorithm_phases(config).values()]
+    named += [("algorithms", algorithm.name, algorithm) for algorithm in phases]
+    named += [("optimizers", phase.optimizer, phase) for phase in prompt_phases(config).values()]
     named += [("rewards", reward.name, reward) for reward in config.rewards]
     named += [("trackers", tracker.name, tracker) for tracker in config.trackers]
     for kind, name, section in named:
@@ -155,6 +156,14 @@ def anchors(page: Path) -> set[str]:
     """The headings of a page as GitHub names them."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", text, re.MULTILINE)
+    made = {*pages.sources().values(), "changelog.md", "api/index.md"}
+    made |= {f"api/{face}.md" for face in pages.FACES}
+    assert sorted(listed) == sorted(made), "mkdocs.yml lists the pages under `nav`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -23,6 +23,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = ROOT / "build" / "pages"
 REPOSITORY: Final = "https://github.com/agl-core/agl-core/blob/main"
+SOURCES: Final = (".", "plugins", "trainers")
 LINK: Final = re.compile(r"(\]\()([^)\s]+)(\))")
 CODE: Final = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 FACES: Final = {
@@ -38,28 +39,53 @@ FACES: Final = {
     "agl_core.training": "The loop, and what advantages, losses and engines share.",
     "agl_core.app": "Configuration becomes components, components become a run.",
     "agl_core.thinking": "Thinking, separated from text.",
+    "agl_core.training.advantages": "Estimators of advantages, for algorithms.",
+    "agl_budget": "Prompts that fit: for programs and integrations.",
+    "agl_checks": "What the checks of several frameworks look for.",
+    "agl_endpoints": "Clients and servers of OpenAI-compatible endpoints.",
+    "agl_prompts": "The base of prompt optimisers.",
+    "agl_reading": "A store as pages of rows.",
+    "agl_records": "Exports of records.",
+    "agl_rewards": "The rewards that come with agl-core.",
+    "agl_stores": "The stores of runs: found, opened and read.",
+    "agl_tracking": "What trackers share.",
     "agl_testing": "Contracts of plugins: a test class inherits one and supplies what it names.",
 }
 """The faces of the API reference, with a sentence for each."""
 
 
 def names_of(face: str) -> list[str]:
-    """Return the public names of a face, functions first: what it imports under the same name."""
+    """Return the public names of a face, functions first.
+
+    They are those of its ``__all__``, or what it imports under the same name, or defines.
+    """
     if face == "agl_testing":
         return contracts()
-    path = ROOT.joinpath(*face.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    imported = [
-        each.asname
+    tree = ast.parse(file_of(face).read_text(encoding="utf-8"))
+    names: set[str] = {
+        each.name
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom)
         for each in node.names
         if each.asname == each.name
-    ]
-    defined = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
-    public = [*imported, *(name for name in defined if not name.startswith("_"))]
-    return sorted(public, key=lambda name: (not name.islower(), name))
+    }
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            names.add(node.name)
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names = {*ast.literal_eval(node.value)}
+    return sorted(names, key=lambda name: (not name.islower(), name))
+
+
+def file_of(face: str) -> Path:
+    """Return the file of a package or module of this repository."""
+    for root in SOURCES:
+        path = ROOT.joinpath(root, *face.split("."))
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.is_file():
+                return file
+    raise FileNotFoundError(f"No package {face!r} below {', '.join(SOURCES)}")
 
 
 def contracts() -> list[str]:

@@ -211,7 +211,12 @@ class App:
             observer.finished(report)
         return report
 
-    async def evaluate(self, *, checkpoint: str | Path | None = None) -> Evaluation:
+    async def evaluate(
+        self,
+        *,
+        checkpoint: str | Path | None = None,
+        prompts: Mapping[str, PromptTemplate] | None = None,
+    ) -> Evaluation:
         """Score the agents on the validation tasks, or without them on the training tasks.
 
         Records are written to ``<run>/eval``, as a training of the same run may be active.
@@ -219,6 +224,7 @@ class App:
         Args:
             checkpoint: Checkpoint or export with the weights to load; None: the weights of the
                 configured models.
+            prompts: Prompts by name that replace those of the checkpoint or configuration.
         """
         tasks = self._val_tasks() or self.train_tasks()
         weights = Path(checkpoint) if checkpoint is not None else None
@@ -227,10 +233,11 @@ class App:
             plan, weights = replace(plan, exported=weights.resolve()), None
         async with open_components(plan, training=False) as components:
             await components.source.abandon(self._config.name)
-            step, prompts = await _load(components, self._config, weights)
+            step, served = await _load(components, self._config, weights)
             evaluator = Evaluator(components.source, components.adapter, self._config)
+            served |= prompts or {}
             made = make_resources(
-                self._config, components.gateway, components.policies, step=step, prompts=prompts
+                self._config, components.gateway, components.policies, step=step, prompts=served
             )
             resources = await components.source.publish(made)
             components.events.stage(f"evaluating on {len(tasks)} tasks")
@@ -359,14 +366,14 @@ def _is_checkpoint(directory: Path) -> bool:
 
 async def _load(
     components: Components, config: RunConfig, checkpoint: Path | None
-) -> tuple[int, Mapping[str, PromptTemplate] | None]:
-    """Serve a checkpoint's weights; return its step and its prompts.
+) -> tuple[int, dict[str, PromptTemplate]]:
+    """Serve a checkpoint's weights; return its step, and the configured prompts with its own.
 
     Raises:
         ConfigError: it has neither weights of this run's policies nor prompts.
     """
     if checkpoint is None:
-        return 0, None
+        return 0, configured_prompts(config)
     state = await verify(checkpoint)
     loaded = 0
     for policy in components.policies:

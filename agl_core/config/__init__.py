@@ -22,6 +22,7 @@ from agl_core.config.loader import check_options as check_options
 from agl_core.config.loader import load_config as load_config
 from agl_core.config.loader import read_anchored as read_anchored
 from agl_core.config.loader import resolve as resolve
+from agl_core.config.loader import without_secrets as without_secrets
 from agl_core.config.policies import algorithm_phases as algorithm_phases
 from agl_core.config.policies import prompt_phases as prompt_phases
 from agl_core.config.policies import resolve_policies as resolve_policies

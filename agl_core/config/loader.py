@@ -180,6 +180,9 @@ def _anchor(data: dict[str, Any], folder: Path) -> None:
             _anchor_key(tasks, key, folder)
     for reward in _tables(data.get("rewards")):
         _anchor_key(reward, "name", folder)
+    for section in (*_tables(data.get("optimizers")), *_tables(data.get("phases"))):
+        for model in _tables(section):
+            _anchor_key(model, "function", folder)
     for prompt in _tables(data.get("prompts")):
         if isinstance(file := prompt.get("file"), str):
             prompt["file"] = str(folder / Path(file).expanduser())

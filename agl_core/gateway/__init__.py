@@ -9,6 +9,8 @@ calls), `_replay` (recorded answers for a retry), `tokenize` (the number of toke
 
 from agl_core.gateway._app import GatewayOptions as GatewayOptions
 from agl_core.gateway._app import GatewayServer as GatewayServer
+from agl_core.gateway._chat import ChatRequest as ChatRequest
+from agl_core.gateway._chat import RequestChanges as RequestChanges
 from agl_core.gateway._chat_answer import Payload as Payload
 from agl_core.gateway._recording import RecordingOptions as RecordingOptions
 from agl_core.gateway._routing import Route as Route

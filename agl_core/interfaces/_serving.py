@@ -254,7 +254,7 @@ class Engine(ABC):
         """
         raise ConfigError(
             f"{type(self).__name__} trains with one setting of the algorithm in all phases: give "
-            f"the phases the same options and the same loss, or choose engine.name = 'torch'"
+            f"the phases the same options and the same loss, or choose another engine"
         )
 
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:  # noqa: ARG002

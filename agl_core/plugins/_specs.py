@@ -167,6 +167,10 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_panels(self, register: Register) -> None:
+        """Offer pages of the dashboard: ``factory() -> Panel``; the name is a part of the address."""
+
+    @hookspec(historic=True)
     def agl_register_commands(self, register: Register) -> None:
         """Offer click commands of the ``agl`` program."""
 

@@ -43,6 +43,7 @@ Kind = Literal[
     "gateways",
     "displays",
     "exporters",
+    "panels",
     "commands",
 ]
 """Kind of a registered object: the last word of every ``agl_register_*`` hook."""

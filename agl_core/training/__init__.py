@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from agl_core.training.advantages import over_trained as over_trained
     from agl_core.training.advantages import reinforce_advantages as reinforce_advantages
     from agl_core.training.checkpoint import checkpoint_of as checkpoint_of
+    from agl_core.training.checkpoint import read_state as read_state
     from agl_core.training.checkpoint import verify as verify
     from agl_core.training.evaluate import estimate as estimate
+    from agl_core.training.evaluate import outcomes as outcomes
     from agl_core.training.groups import failure_of as failure_of
     from agl_core.training.groups import group_attempts as group_attempts
     from agl_core.training.rollouts import RolloutPlan as RolloutPlan

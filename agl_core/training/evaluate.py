@@ -106,6 +106,7 @@ def summarize(
     config: EvalConfig,
     wall_s: float = 0.0,
     failure_score: float = 0.0,
+    by_task: bool = False,
 ) -> Evaluation:
     """Return means over tasks with 95 % intervals (see `agl_core.training.evaluate.estimate`).
 
@@ -146,6 +147,7 @@ def summarize(
         failed=dict(failures),
         lost=_lost(results),
         wall_s=wall_s,
+        tasks=_means(scores) if by_task else {},
     )
 
 
@@ -216,7 +218,11 @@ def _lost(results: Sequence[Outcome]) -> dict[str, int]:
 
 
 def _over_tasks(values: Mapping[str, Sequence[float]]) -> Estimate:
-    return estimate([math.fsum(of_task) / len(of_task) for of_task in values.values()])
+    return estimate([*_means(values).values()])
+
+
+def _means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {task: math.fsum(of_task) / len(of_task) for task, of_task in values.items()}
 
 
 class Evaluator:
@@ -255,4 +261,5 @@ class Evaluator:
             config=self._config.eval,
             wall_s=wall_s,
             failure_score=self._config.rollout.penalty,
+            by_task=mode == "test",
         )

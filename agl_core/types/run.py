@@ -92,6 +92,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float = 0.0
     phase: int | None = None
     """Number of the prompt phase that it follows; None after steps and at the start."""
+    tasks: dict[str, float] = {}
+    """Task id to score, in evaluations apart from a training; these are compared in pairs."""
 
     def __str__(self) -> str:
         return evaluation_line(self)

@@ -10,6 +10,7 @@ from agl_core.errors import ContextOverflowError
 from agl_core.interfaces import Counted
 
 Message = Mapping[str, Any]
+"""A message as a client sends it."""
 
 PINNED: Final = frozenset({"system", "developer"})
 """Roles of messages that are never changed."""

@@ -22,6 +22,7 @@ from agl_core.threads import in_thread
 from agl_core.tracing import AttemptContext, active, current_scope, guarded
 
 Tool = Mapping[str, Any]
+"""A tool as a client sends it."""
 CountTokens = Callable[[Sequence[Message], Sequence[Tool]], "int | Awaitable[int]"]
 """Returns the tokens of messages and tools, both in OpenAI's form."""
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from agl_endpoints._client import reason as reason
     from agl_endpoints._client import sendable as sendable
     from agl_endpoints._serve import openai_server as openai_server
+    from agl_endpoints._server import OneModel as OneModel
     from agl_endpoints._server import OpenAIServer as OpenAIServer
+    from agl_endpoints._server import Routing as Routing
 else:
     __getattr__, __dir__, __all__ = late(__name__)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
 
 import msgspec
 
 from agl_core.gateway import count_prompt
 from agl_core.interfaces import COUNT_PATH, Backend, Problem
 from agl_core.serving import GuestServer, address_of, asgi, bind
+from agl_core.text import decoded, url_unquoted
 from agl_endpoints._answering import Answering
 
 _CHAT: Final = "/v1/chat/completions"
 _MODELS: Final = "/v1/models"
 _METHODS: Final = {_CHAT: "POST", COUNT_PATH: "POST", _MODELS: "GET"}
 
+_PATH: Final = re.compile(rb"/agent/(?P<agent>[^/]+)(?P<rest>/.*)")
+"""The path of a request that names its agent."""
 _LARGEST: Final = 64 * 1024 * 1024
 """Largest number of bytes of a request's body."""
 
@@ -24,24 +28,65 @@ class _Asked(msgspec.Struct):
     model: str | None = None
 
 
+class Routing(Protocol):
+    """Finds what answers a request."""
+
+    @property
+    def models(self) -> Sequence[str]:
+        """Names of the served models, for ``/v1/models``."""
+        ...
+
+    def find(self, agent: str, body: bytes) -> tuple[Backend, bytes]:
+        """Return the backend of a request, and the body to send to it.
+
+        Args:
+            agent: The agent in the path; empty without one.
+            body: A chat completion request, or one for ``/tokenize``, which may be malformed.
+
+        Raises:
+            Problem: nothing answers it, or the body is malformed.
+        """
+        ...
+
+
+class OneModel:
+    """A backend that answers all requests for its model; it changes none of them."""
+
+    def __init__(self, backend: Backend, model: str) -> None:
+        """Name the model; a request for another one gets 404."""
+        self._backend = backend
+        self.models = (model,)
+
+    def find(self, agent: str, body: bytes) -> tuple[Backend, bytes]:
+        """Return the backend; it answers every agent, and reports a malformed body itself."""
+        del agent
+        try:
+            asked = msgspec.json.decode(body, type=_Asked).model
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            asked = None
+        if asked not in (None, *self.models):
+            message = f"Model {asked!r} is not served here: ask for {self.models[0]!r}"
+            raise Problem(404, "model_not_found", message)
+        return self._backend, body
+
+
 class OpenAIServer:
     """Server for chat completions, the list of models and ``/tokenize``; it checks no key.
 
-    The server never closes the backend; its caller does.
+    A request may name its agent in the path: ``/agent/NAME/v1/chat/completions``. The server never
+    closes the backends; its caller does.
     """
 
     def __init__(
-        self, backend: Backend, *, model: str, dialects: Mapping[str, asgi.Translate] | None = None
+        self, routing: Routing, *, dialects: Mapping[str, asgi.Translate] | None = None
     ) -> None:
         """Create a server that does not listen yet.
 
         Args:
-            backend: The backend that answers.
-            model: Name of the served model; a request for another one gets 404.
+            routing: Finds the backends that answer.
             dialects: Translations of dialects by path.
         """
-        self._backend = backend
-        self._model = model
+        self._routing = routing
         self._dialects = dict(dialects or {})
         self._methods = {**_METHODS, **dict.fromkeys(self._dialects, "POST")}
         self._answering = Answering("The server is ending")
@@ -68,17 +113,17 @@ class OpenAIServer:
 
     async def _app(self, scope: asgi.AsgiScope, receive: asgi.Receive, send: asgi.Send) -> None:
         try:
-            path: str = scope["path"]
+            agent, path = _target(scope["raw_path"])
             self._check(path, scope["method"])
             body = await asgi.read_body(receive, largest=_LARGEST)
             if path == _MODELS:
                 await asgi.respond(send, 200, self._models())
                 return
-            self._check_model(body)
             if path == COUNT_PATH:
-                await asgi.respond(send, 200, await count_prompt(self._backend, body))
+                counted = await count_prompt(*self._routing.find(agent, body))
+                await asgi.respond(send, 200, counted)
                 return
-            await self._answer(body, scope, send)
+            await self._answer(agent, body, self._dialects.get(path), scope, send)
         except asgi.ClientLeft:
             return
         except asgi.TooLarge:
@@ -87,20 +132,27 @@ class OpenAIServer:
         except Problem as problem:
             await asgi.respond(send, problem.status, problem.body())
 
-    async def _answer(self, body: bytes, scope: asgi.AsgiScope, send: asgi.Send) -> None:
+    async def _answer(
+        self,
+        agent: str,
+        body: bytes,
+        dialect: asgi.Translate | None,
+        scope: asgi.AsgiScope,
+        send: asgi.Send,
+    ) -> None:
         reply = sent = asgi.CountedSend(send)
-        dialect = self._dialects.get(scope["path"])
         if dialect is not None:
             body, reply = dialect(body, sent)
-        await self._answering.answer(self._backend, body, scope, reply)
+        backend, body = self._routing.find(agent, body)
+        await self._answering.answer(backend, body, scope, reply)
         # A dialect holds back the head of an answer without a stream until its body is complete.
         if not sent.status:
             message = "The backend's answer broke off: send the request again"
             raise Problem(502, "engine_error", message, retry=True)
 
     def _models(self) -> bytes:
-        row = {"id": self._model, "object": "model"}
-        return msgspec.json.encode({"object": "list", "data": [row]})
+        rows = [{"id": name, "object": "model"} for name in self._routing.models]
+        return msgspec.json.encode({"object": "list", "data": rows})
 
     def _check(self, path: str, method: str) -> None:
         taken = self._methods.get(path)
@@ -109,12 +161,19 @@ class OpenAIServer:
         if method != taken:
             raise Problem(405, "method_not_allowed", f"{path} takes {taken}, not {method}")
 
-    def _check_model(self, body: bytes) -> None:
-        """Refuse a request for another model; an invalid body is reported by a later step."""
-        try:
-            asked = msgspec.json.decode(body, type=_Asked).model
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return
-        if asked not in (None, self._model):
-            message = f"Model {asked!r} is not served here: ask for {self._model!r}"
-            raise Problem(404, "model_not_found", message)
+
+def _target(raw_path: bytes) -> tuple[str, str]:
+    """Return the agent in a path, empty without one, and the rest of the path.
+
+    Raises:
+        Problem: 400; the agent is not percent-encoded UTF-8.
+    """
+    path = raw_path.partition(b"?")[0]
+    match = _PATH.fullmatch(path)
+    if match is None:
+        return "", decoded(path)
+    try:
+        return url_unquoted(match["agent"].decode("ascii")), decoded(match["rest"])
+    except UnicodeDecodeError as error:
+        message = f"Agent {match['agent']!r} is not percent-encoded UTF-8"
+        raise Problem(400, "identity_encoding", message) from error

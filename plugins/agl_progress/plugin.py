@@ -13,6 +13,11 @@ def agl_register_displays(register: Register) -> None:
         "agl_progress._display:progress",
         summary="a panel on a terminal, one line per step in pipes and files",
     )
+    register(
+        "log",
+        "agl_progress._log:run_log",
+        summary="log.jsonl in the run's directory, which other programs can follow",
+    )
 
 
 @hookimpl

@@ -18,7 +18,14 @@ from agl_reading._rows import (
     SumKind,
 )
 from agl_reading._scan import ScanReading
-from agl_reading._spans import AgentTotals, agent_totals, merge_calls, rewards_of, tokens_of
+from agl_reading._spans import (
+    AgentTotals,
+    agent_totals,
+    merge_calls,
+    rewards_of,
+    tokens_of,
+    usage_of,
+)
 from agl_reading._summary import Summary, searchable, summarise, words
 
 __all__ = [
@@ -41,5 +48,6 @@ __all__ = [
     "searchable",
     "summarise",
     "tokens_of",
+    "usage_of",
     "words",
 ]

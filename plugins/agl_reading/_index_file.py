@@ -22,7 +22,7 @@ from agl_reading._summary import Summary, words
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _BUSY_S: Final = 30.0
 _MOST_OPEN: Final = 5000
 _TABLES: Final = """
@@ -270,7 +270,7 @@ class IndexFile:
                 "n = n + excluded.n, total = total + excluded.total",
                 [
                     (row.run_id, each.mode, each.step, each.kind, each.name, each.n, each.total)
-                    for each in summary.sums
+                    for each in summary.sums.values()
                 ],
             )
             sql.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (number, summary.text))
@@ -356,6 +356,7 @@ def _conditions(wanted: RowFilter, sort: Sort) -> tuple[list[str], list[Any]]:
     # A status matches most rows: with another order than by time, its index would need a sort.
     status = "status" if sort == "time" and len(wanted.statuses) == 1 else "+status"
     equal = {
+        "id": wanted.id,
         "+run_id": wanted.run_id,
         "+mode": wanted.mode or "",
         "cause": wanted.cause,

@@ -14,6 +14,7 @@ from agl_core.types import Mode, RolloutStatus
 Sort = Literal["time", "step", "reward", "seconds", "tokens"]
 """Order of a page: by id, which is by time, or by a number and then by id."""
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
+"""The orders of rows."""
 
 SumKind = Literal[
     "rollouts",
@@ -35,9 +36,10 @@ SumKind = Literal[
 - ``rollouts``: ended rollouts, by status; ``seconds``: their durations.
 - ``cause``: failed rollouts, by the kind of the failure.
 - ``channel``: rewards of rollouts, by channel; ``agent``: rewards for an agent and its calls, by agent.
-- ``calls``, ``prompt_tokens``, ``sampled_tokens``, ``call_seconds``, ``cut`` (answers that reached a
+- ``calls``, ``prompt_tokens``, ``sampled_tokens`` (both as `usage_of` counts), ``call_seconds``, ``cut`` (answers that reached a
   limit of length), ``errors`` and ``tools``, by agent.
-- ``edge``: from agent to agent, as ``from\\n to``; the first is empty for agents that the program called.
+- ``edge``: runs of an agent, by the agent around it, or else the one that ended before it, as
+  ``from\\nto``; the first is empty for an agent that the program called.
 """
 
 
@@ -68,7 +70,7 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     sampled_tokens: int = 0
     agents: tuple[str, ...] = ()
-    """Names of the agents, sorted."""
+    """Names of the agents, sorted; reserved names only with calls."""
 
     def key(self, sort: Sort) -> float:
         """Return the number by which a page is sorted; 0 for ``time``."""
@@ -113,6 +115,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
 class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filter of rows; empty fields do not filter."""
 
+    id: str = ""
     run_id: str = ""
     mode: Mode | None = None
     statuses: tuple[RolloutStatus, ...] = ()

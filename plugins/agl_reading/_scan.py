@@ -57,7 +57,7 @@ class ScanReading:
         async for each in self._summaries():
             if run_id and each.row.run_id != run_id:
                 continue
-            for one in each.sums:
+            for one in each.sums.values():
                 if one.kind not in kinds:
                     continue
                 place = (one.mode, one.step, one.kind, one.name)
@@ -98,7 +98,8 @@ def matches(each: Summary, wanted: RowFilter) -> bool:
     row = each.row
     steps = (wanted.first_step, wanted.last_step)
     return (
-        wanted.run_id in ("", row.run_id)
+        wanted.id in ("", row.id)
+        and wanted.run_id in ("", row.run_id)
         and wanted.mode in (None, row.mode)
         and (not wanted.statuses or row.status in wanted.statuses)
         and wanted.cause in ("", row.cause)

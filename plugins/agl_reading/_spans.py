@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from agl_core import semconv
 from agl_core.adapters import aliases_of
 from agl_core.types import ModelCall, Span, SpanKind
 
@@ -91,6 +92,22 @@ def rewards_of(spans: Iterable[Span]) -> dict[str, float]:
             reward = span.reward
             channels[reward.channel] = channels.get(reward.channel, 0.0) + reward.value
     return dict(sorted(channels.items()))
+
+
+def usage_of(span: Span) -> tuple[int, int]:
+    """Return a call's numbers of prompt and sampled tokens: recorded ones, or those of its answer.
+
+    Tokens of agents that are not trained are not recorded; most answers state their numbers.
+    """
+    recorded = tokens_of(span.call)
+    if any(recorded):
+        return recorded
+    names = (semconv.GEN_AI_USAGE_INPUT_TOKENS, semconv.GEN_AI_USAGE_OUTPUT_TOKENS)
+    prompt, sampled = (span.attributes.get(name) for name in names)
+    return (
+        prompt if isinstance(prompt, int) else 0,
+        sampled if isinstance(sampled, int) else 0,
+    )
 
 
 def tokens_of(call: ModelCall | None) -> tuple[int, int]:

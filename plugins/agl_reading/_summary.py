@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 from msgspec.structs import replace
 
 from agl_core.text import replaced
-from agl_core.types import ModelCall, Rollout, RolloutStatus, Span, SpanKind
+from agl_core.types import RESERVED_PREFIX, ModelCall, Rollout, RolloutStatus, Span, SpanKind
 from agl_reading._rows import RolloutRow, Sum, SumKind
-from agl_reading._spans import agent_totals, merge_calls, rewards_of
+from agl_reading._spans import agent_totals, merge_calls, rewards_of, usage_of
 
 MOST_TEXT: Final = 200_000
 """Characters of a rollout that can be searched; what agents said last is kept."""
@@ -26,7 +26,8 @@ class Summary:
     """A rollout's row with what its spans add to the sums."""
 
     row: RolloutRow
-    sums: list[Sum] = field(default_factory=list[Sum])
+    sums: dict[tuple[SumKind, str], Sum] = field(default_factory=dict[tuple[SumKind, str], Sum])
+    """By kind and name."""
     text: str = ""
     """Everything that was said, once each; see `words` for what is found in it."""
 
@@ -76,6 +77,11 @@ def summarise(
     own = merge_calls(span for span in spans if last is not None and span.attempt_id == last.id)
     totals = agent_totals(own)
     channels = rewards_of(own)
+    used = [
+        (span.agent or "", usage_of(span))
+        for span in own
+        if span.kind is SpanKind.LLM and not (span.call is not None and span.call.superseded)
+    ]
     weighted = [value * (weights or {}).get(name, 1.0) for name, value in channels.items()]
     row = replace(
         plain_row(rollout),
@@ -83,9 +89,15 @@ def summarise(
         reward=sum(weighted) if weighted else None,
         channels=channels,
         calls=sum(each.calls for each in totals.values()),
-        prompt_tokens=sum(each.prompt_tokens for each in totals.values()),
-        sampled_tokens=sum(each.sampled_tokens for each in totals.values()),
-        agents=tuple(sorted(totals)),
+        prompt_tokens=sum(prompt for _, (prompt, _) in used),
+        sampled_tokens=sum(sampled for _, (_, sampled) in used),
+        agents=tuple(
+            sorted(
+                name
+                for name, each in totals.items()
+                if each.calls or not name.startswith(RESERVED_PREFIX)
+            )
+        ),
     )
     summary = Summary(row, text=searchable(rollout, own))
     add = _adder(summary)
@@ -98,10 +110,10 @@ def summarise(
     for agent, each in totals.items():
         if each.reward is not None:
             add("agent", agent, each.reward)
-        if each.calls:
-            add("calls", agent, each.calls)
-            add("prompt_tokens", agent, each.prompt_tokens)
-            add("sampled_tokens", agent, each.sampled_tokens)
+    for agent, (prompt, sampled) in used:
+        add("calls", agent, 1)
+        add("prompt_tokens", agent, prompt)
+        add("sampled_tokens", agent, sampled)
     _add_calls(own, add)
     for (caller, called), count in _edges(own).items():
         add("edge", f"{caller}\n{called}", count)
@@ -116,9 +128,14 @@ def _adder(summary: Summary) -> Any:
     row = summary.row
 
     def add(kind: SumKind, name: str, total: float) -> None:
-        summary.sums.append(
-            Sum(mode=row.mode, step=row.step, kind=kind, name=replaced(name), n=1, total=total)
-        )
+        shown = replaced(name)
+        known = summary.sums.get((kind, shown))
+        if known is not None:
+            summary.sums[kind, shown] = replace(known, n=known.n + 1, total=known.total + total)
+        else:
+            summary.sums[kind, shown] = Sum(
+                mode=row.mode, step=row.step, kind=kind, name=shown, n=1, total=total
+            )
 
     return add
 
@@ -142,12 +159,18 @@ def _add_calls(spans: Sequence[Span], add: Any) -> None:
 def _edges(spans: Sequence[Span]) -> dict[tuple[str, str], int]:
     """Count from which agent control came to each run of an agent; empty: from the program."""
     by_id = {span.id: span for span in spans}
-    runs: dict[tuple[str, str | None], str] = {}
-    for span in spans:
-        if span.agent:
-            runs.setdefault((span.agent, span.agent_run_id), _caller(span, by_id))
+    runs: dict[tuple[str, str | None], Span] = {}
+    for span in sorted(spans, key=lambda span: span.start_ns):
+        if span.agent and not span.agent.startswith(RESERVED_PREFIX):
+            runs.setdefault((span.agent, span.agent_run_id), span)
     counted: dict[tuple[str, str], int] = {}
-    for (agent, _), caller in runs.items():
+    before: Span | None = None
+    for (agent, _), span in runs.items():
+        around = caller = _caller(span, by_id)
+        if not around:
+            ended = before is not None and before.end_ns <= span.start_ns
+            caller = (before.agent or "") if before is not None and ended else ""
+            before = span
         counted[(caller, agent)] = counted.get((caller, agent), 0) + 1
     return counted
 

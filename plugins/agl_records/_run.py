@@ -40,6 +40,7 @@ from agl_records._rows import (
 from agl_records._untrained import adapt_untrained
 
 ExportFormat = Literal["jsonl", "parquet", "openai"]
+"""The formats of exported training data."""
 
 _PAGE: Final = 50
 _MOST_PROBLEMS: Final = 10

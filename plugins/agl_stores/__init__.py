@@ -1,6 +1,6 @@
-"""The stores of runs: find the one of a directory, a file or an address, and iterate over its records.
+"""Runs and their stores: find a run, its best checkpoint, or a store, and iterate over its records.
 
-A library for plugins that read or serve the records of a run; it registers no hooks.
+A library for plugins and trainers that read what a run has written; it registers no hooks.
 """
 
 from agl_stores._address import (
@@ -14,16 +14,20 @@ from agl_stores._address import (
     store_file,
 )
 from agl_stores._paging import attempt_records, rollout_pages
+from agl_stores._runs import best_checkpoint, is_checkpoint, run_directory
 
 __all__ = [
     "StoreAddress",
     "attempt_records",
+    "best_checkpoint",
     "has_scheme",
+    "is_checkpoint",
     "locate_store",
     "make_store_at",
     "of_file",
     "open_for_reading",
     "rollout_pages",
+    "run_directory",
     "store_at",
     "store_file",
 ]

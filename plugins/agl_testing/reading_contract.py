@@ -116,6 +116,8 @@ class ReadingContract(ContractSuite):
         assert await rewards(most_reward=0.5) == [0.5, 0.25]
         assert await rewards(first_step=1, last_step=2) == [None, 1.0]
         assert await rewards(task="t2") == [1.0]
+        (second, *_) = await reading.rows(RowFilter(task="t2"))
+        assert await reading.rows(RowFilter(id=second.id)) == [second]
         assert await rewards(group_id="g0") == [0.5, 1.0]
         assert await rewards(agent="writer", group_id="g1") == [None, 0.25]
         assert await rewards(agent="unknown") == []
@@ -181,6 +183,22 @@ class ReadingContract(ContractSuite):
             (1, "rollouts", "succeeded", 1, 1),
         ]
         assert await reading.sums(["rollouts"], run_id="other") == []
+
+    async def test_edges_follow_control(self, read: Read, store: StoreLifecycle) -> None:
+        claim = await sample.begin(store)
+        agent = {"kind": SpanKind.AGENT, "name": "run"}
+        planner = sample.span(claim, agent="planner", start_ns=1, end_ns=5, **agent)
+        inner = sample.span(
+            claim, agent="critic", parent_id=planner.id, start_ns=2, end_ns=3, **agent
+        )
+        after = sample.span(claim, agent="writer", start_ns=6, end_ns=7, **agent)
+        reward = sample.span(claim, agent="@reward", start_ns=8, end_ns=9, **agent)
+        await sample.succeed(store, claim, [planner, inner, after, reward])
+        reading = await read(store)
+        edges = [each.name for each in await reading.sums(["edge"])]
+        assert edges == ["\nplanner", "planner\ncritic", "planner\nwriter"]
+        (row,) = await reading.rows(RowFilter())
+        assert row.agents == ("critic", "planner", "writer")
 
     async def test_a_name_may_be_any_text(self, read: Read, store: StoreLifecycle) -> None:
         claim = await sample.begin(store)

@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from learning import demo_settings, evaluate, interval, train
+from learning import STEP, WORLD, evaluate, interval, train, writer_settings
 
-WORLD = harness.HERE / "together_world.py"
-STEP = 64
-"""Rollouts of one step of GRPO."""
 ARMS: dict[str, list[dict[str, Any]]] = {
     "prompts": [{"optimizer": "apo", "rollouts": 640, "rounds": 6}],
     "weights": [{"algorithm": "grpo", "steps": 10}],
@@ -31,8 +28,9 @@ ARMS: dict[str, list[dict[str, Any]]] = {
 every arm may use 688 rollouts."""
 APO = {"gradient_batch": 1, "val_batch": 8}
 SETTINGS = {
-    "world": "the demo, whose writer has the prompt 'You are the writer.' and plays a copy of the "
-    "demo's model that `agl_demo.teach` taught to obey two rules where the prompt states them",
+    "world": "the demo's writer, with right results of the lookup and the prompt 'You are the "
+    "writer.'. It plays a copy of the demo's model that `agl_demo.teach` taught to obey two rules "
+    "where the prompt states them",
     "prompts": "`apo`, 640 rollouts",
     "weights": f"GRPO, 10 steps of {STEP} rollouts, lr 3e-4",
     "both": f"`apo`, 176 rollouts; GRPO, 5 steps of {STEP} rollouts; `apo`, 96 rollouts",
@@ -43,7 +41,7 @@ SETTINGS = {
 
 
 def run(*, rounds: int) -> None:
-    """Measure ``rounds`` seeds and write the report."""
+    """Measure ``rounds`` seeds and write the report after each."""
     report: dict[str, Any] = {"machine": harness.machine(), "settings": SETTINGS, "seeds": []}
     with harness.folder() as directory:
         folder = Path(directory)
@@ -54,7 +52,7 @@ def run(*, rounds: int) -> None:
             report["seeds"].append({"seed": seed, **found})
             means = {arm: round(each["score"]["mean"], 3) for arm, each in found.items()}
             harness.say(f"together   seed {seed}  {json.dumps(means)}")
-    harness.write("together", {**report, **summary(report["seeds"])})
+            harness.write("together", {**report, **summary(report["seeds"])})
 
 
 def taught(folder: Path) -> str:
@@ -85,18 +83,16 @@ def measured(folder: Path, arm: str, seed: int, model: str) -> dict[str, Any]:
 def scored(folder: Path, made: dict[str, Any], *, checkpoint: str | None = None) -> dict[str, Any]:
     """Return the score of a checkpoint, or of what an arm begins with, on the held-out tasks."""
     tasks = {**made["tasks"], "val": f"{WORLD}:held_out_tasks"}
-    rewards = [{"name": "agl_demo.training:reward"}]
+    rewards = [{"name": f"{WORLD}:reward"}]
     return evaluate(folder, {**made, "tasks": tasks, "rewards": rewards}, checkpoint)["score"]
 
 
 def settings(arm: str, seed: int, model: str) -> dict[str, Any]:
     """Return an arm's configuration."""
-    made = demo_settings()
-    made |= {"name": f"{arm}-{seed}", "seed": seed, "agent": f"{WORLD}:run_agent"}
-    made["tasks"] = {"train": f"{WORLD}:train_tasks", "val": f"{WORLD}:val_tasks"}
-    made["rewards"] = [{"name": f"{WORLD}:reward"}]
-    made["policies"]["writer"]["model"] = model
-    made["train"] = {"tasks_per_step": 8, "checkpoint_every": 100, "keep_checkpoints": 5}
+    made = writer_settings(f"{arm}-{seed}", seed, model=model)
+    made["agent"] = f"{WORLD}:run_ruled_agent"
+    made["tasks"]["val"] = f"{WORLD}:val_tasks"
+    made["rewards"] = [{"name": f"{WORLD}:graded"}]
     made["prompts"] = {"writer": {"agents": ["writer"], "captured": True}}
     made["optimizers"] = {"apo": {**APO, "editor": {"function": f"{WORLD}:editor"}}}
     return {**made, "phases": ARMS[arm]}

@@ -14,14 +14,27 @@ from typing import Any
 import harness
 
 DEMO = harness.ROOT / "examples" / "agl_demo" / "run.toml"
+WORLD = harness.HERE / "writer_world.py"
+STEP = 64
+"""Rollouts of a step: 8 tasks, 8 rollouts each."""
 
 T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """Quantiles of Student's t distribution by degrees of freedom."""
 
 
-def demo_settings() -> dict[str, Any]:
-    """Return the settings of `agl demo`, with its shipped model."""
-    return {**tomllib.loads(DEMO.read_text(encoding="utf-8")), "model": "demo"}
+def writer_settings(name: str, seed: int, *, model: str = "demo") -> dict[str, Any]:
+    """Return settings of the demo for its writer alone, which plays a model of this name or path."""
+    given = tomllib.loads(DEMO.read_text(encoding="utf-8"))
+    return {
+        "name": name,
+        "seed": seed,
+        "agent": f"{WORLD}:run_agent",
+        "tasks": {"train": f"{WORLD}:train_tasks"},
+        "rewards": [{"name": f"{WORLD}:reward"}],
+        "policies": {"writer": {"agents": ["writer"], "trainable": True, "model": model}},
+        "train": {"tasks_per_step": 8, "checkpoint_every": 100, "keep_checkpoints": 5},
+        **{key: given[key] for key in ("engine", "algorithm", "rollout", "eval")},
+    }
 
 
 def train(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:

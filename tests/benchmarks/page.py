@@ -165,17 +165,19 @@ def _import(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _imitation(report: dict[str, Any]) -> Iterator[str]:
-    settings, reached = report["settings"], report["reached"]
-    yield "SFT then GRPO against GRPO alone, on the demo's world: rollouts until the held-out score that GRPO"
-    yield f"alone has after {report['rollouts']} rollouts, {_spread(report['target'], '.2f')} of 100 tasks. GRPO: {settings['grpo']}."
-    yield f"SFT: {settings['sft']}. Scores are taken {settings['evaluations']}. Means over"
-    yield f"{reached['grpo']['n']} seeds with 95 % intervals (Student's t); an arm that does not reach the score counts"
-    yield f"as {report['rollouts']} rollouts."
+    settings, seeds = report["settings"], len(report["seeds"])
+    yield "SFT then GRPO against GRPO alone: rollouts until the score that GRPO alone has at its end,"
+    yield f"{_spread(report['target'], '.2f')}. The world is {settings['world']}."
+    yield f"GRPO: {settings['grpo']}. SFT: {settings['sft']}; they cost no rollouts."
+    yield f"Score: {settings['score']}. Means over {seeds} seeds with 95 % intervals (Student's t);"
+    yield f"an arm that does not reach the score counts as {report['rollouts']} rollouts."
     yield ""
-    yield from _table("", "rollouts", "seeds that did not reach it")
-    for arm, what in (("grpo", "GRPO alone, the first time"), ("sft_grpo", "SFT, then GRPO")):
-        yield _row(what, _spread(reached[arm], ".0f"), str(report["not_reached"][arm]))
-    yield _row("fewer with SFT", _spread(report["saved"], ".0f"), "")
+    yield from _table("", "rollouts", "not reached", "held-out score at the end")
+    for arm, what in (("grpo", "GRPO alone"), ("sft_grpo", "SFT, then GRPO")):
+        reached, missed = report["reached"][arm], report["not_reached"][arm]
+        held_out = _spread(report["held_out"][arm], ".2f")
+        yield _row(what, _spread(reached, ".0f"), f"{missed} of {seeds}", held_out)
+    yield _row("fewer with SFT", _spread(report["saved"], ".0f"), "", "")
 
 
 def _together(report: dict[str, Any]) -> Iterator[str]:

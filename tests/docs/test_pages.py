@@ -11,7 +11,6 @@ from ruamel.yaml import YAML
 from tools import draw, pages, terminal
 
 ROOT = Path(__file__).parents[2]
-NAV = re.findall(r": (\S+\.md)$|- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
 
 
 def test_links_lead_to_pages_of_the_site_or_to_the_repository():
@@ -37,13 +36,6 @@ def test_links_of_a_page_in_a_folder_climb_to_the_root():
     here = ROOT / "examples" / "10_images" / "README.md"
     known = {here: "examples/10_images.md", ROOT / "docs" / "verl.md": "verl.md"}
     assert pages.rewritten("[a](../../docs/verl.md)", here, known) == "[a](../verl.md)"
-
-
-def test_every_page_is_in_the_navigation_once():
-    listed = [one or other for one, other in NAV]
-    made = {*pages.sources().values(), "changelog.md", "api/index.md"}
-    made |= {f"api/{face}.md" for face in pages.FACES}
-    assert sorted(listed) == sorted(made), "mkdocs.yml lists the pages under `nav`"
 
 
 @pytest.mark.parametrize("face", pages.FACES)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from agl_demo import world
 from agl_demo.rules import IDLE, RULES, WRITER
+from agl_demo.training import held_out_tasks, train_tasks
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -18,45 +19,34 @@ def on_path(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
 
 
-def test_conversations_are_right_answers_to_training_questions():
+def test_conversations_are_right_answers_about_items_of_no_task():
     imitation = importlib.import_module("bench_imitation")
-    lines = imitation.conversations(5).splitlines()
-    tasks = world.tasks("train", 5, seed=1)
-    assert len(lines) == 5
-    for line, task in zip(lines, tasks, strict=True):
+    lines = imitation.conversations(imitation.CONVERSATIONS).splitlines()
+    asked = [world.PriceTask(**task.input) for task in imitation.other_tasks()]
+    assert len(lines) == imitation.CONVERSATIONS
+    for line, task in zip(lines, asked, strict=False):
         conversation = json.loads(line)
         assert conversation["agent"] == "writer"
         assert world.reward(task, conversation["messages"][-1]["content"]) == 1.0
+    tasks = {task.input["item"] for task in (*train_tasks(), *held_out_tasks())}
+    assert not tasks & {task.item for task in asked}
 
 
-def test_an_arm_reaches_the_target_in_the_first_evaluation_with_its_score():
+def test_an_arm_reaches_the_target_with_the_first_three_steps_of_its_score():
     imitation = importlib.import_module("bench_imitation")
-    report = {
-        "steps": [
-            {"step": 1, "rollouts": 0},
-            {"step": 2, "rollouts": 64},
-            {"step": 3, "rollouts": 64},
-        ],
-        "evaluations": [
-            {"step": step, "score": {"mean": mean}}
-            for step, mean in ((0, 0.2), (1, 0.5), (2, 0.8), (3, 0.7))
-        ],
-    }
-    found = imitation.curve(report)
-    assert found == [
-        {"rollouts": 0, "score": 0.5},
-        {"rollouts": 64, "score": 0.8},
-        {"rollouts": 128, "score": 0.7},
-    ]
-    assert [imitation.rollouts_until(target, found) for target in (0.5, 0.7, 0.9)] == [0, 64, None]
+    rewards = [0.2, 0.5, 0.8, 0.7, 0.9, 0.8]
+    reached = [imitation.rollouts_until(target, rewards) for target in (0.5, 0.7, 0.8, 0.9)]
+    assert reached == [3 * 64, 5 * 64, 5 * 64 + 64, None]
+    held_out = {"grpo": [0.2, 0.8], "sft_grpo": [0.2, 0.9]}
     seeds = [
-        {"target": 0.7, "reached": {"grpo": 128, "sft_grpo": 64}},
-        {"target": 0.9, "reached": {"grpo": 1280, "sft_grpo": None}},
+        {"target": 0.7, "reached": {"grpo": 384, "sft_grpo": 192}, "held_out": held_out},
+        {"target": 0.9, "reached": {"grpo": 1280, "sft_grpo": None}, "held_out": held_out},
     ]
     summary = imitation.summary(seeds)
-    assert summary["reached"]["sft_grpo"]["mean"] == (64 + 1280) / 2
+    assert summary["reached"]["sft_grpo"]["mean"] == (192 + 1280) / 2
     assert summary["not_reached"] == {"grpo": 0, "sft_grpo": 1}
-    assert summary["saved"]["mean"] == 32
+    assert summary["saved"]["mean"] == 96
+    assert summary["held_out"]["sft_grpo"]["mean"] == 0.9
 
 
 def test_intervals_are_those_of_students_t():
@@ -67,9 +57,8 @@ def test_intervals_are_those_of_students_t():
     assert interval([2.0]) == {"mean": 2.0, "low": 2.0, "high": 2.0, "n": 1}
 
 
-def test_the_scripted_editor_changes_one_sentence(monkeypatch):
-    monkeypatch.setattr("agl_demo.agent.WRITER_SYSTEM", world.WRITER_SYSTEM)
-    editor = importlib.import_module("together_world").editor
+def test_the_scripted_editor_changes_one_sentence():
+    editor = importlib.import_module("writer_world").editor
     text, seen = WRITER, set()
     for turn in range(200):
         request = f"{turn}\n<current>\n{text}\n</current>"

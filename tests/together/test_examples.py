@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NO_FRAMEWORK = {"03_verl_cpu", "09_any_language", "10_images"}
-"""`tests/trainers/verl` and `tests/e2e` run them."""
+NO_FRAMEWORK = {"03_verl_cpu", "09_any_language", "10_images", "11_prompts"}
+"""`tests/trainers/verl`, `tests/e2e` and `test_prompts_example.py` run them."""
 
 
 def examples() -> set[str]:

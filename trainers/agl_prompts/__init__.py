@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
+    from agl_prompts._captured import RequestPrompts as RequestPrompts
     from agl_prompts._errors import BudgetSpentError as BudgetSpentError
     from agl_prompts._errors import CandidateRefusedError as CandidateRefusedError
     from agl_prompts._errors import EditorError as EditorError
@@ -24,15 +25,21 @@ if TYPE_CHECKING:
     from agl_prompts._errors import ProposalsRefusedError as ProposalsRefusedError
     from agl_prompts._errors import RolloutsLostError as RolloutsLostError
     from agl_prompts._errors import StudyEndedError as StudyEndedError
+    from agl_prompts._history import PromptHistory as PromptHistory
+    from agl_prompts._history import history_of as history_of
+    from agl_prompts._optimizer import ChecksPhase as ChecksPhase
     from agl_prompts._optimizer import PromptOptimizer as PromptOptimizer
     from agl_prompts._optimizer import tunes as tunes
     from agl_prompts._options import EditorOptions as EditorOptions
     from agl_prompts._options import Role as Role
     from agl_prompts._options import StudyOptions as StudyOptions
+    from agl_prompts._paired import Difference as Difference
+    from agl_prompts._paired import difference_of as difference_of
     from agl_prompts._paired import p_value as p_value
     from agl_prompts._paired import standings as standings
     from agl_prompts._seen import Seen as Seen
     from agl_prompts._seen import SeenCall as SeenCall
+    from agl_prompts._sent import is_sent as is_sent
     from agl_prompts._study import Split as Split
     from agl_prompts._study import Study as Study
     from agl_prompts._texts import HEADS as HEADS

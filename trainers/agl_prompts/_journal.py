@@ -75,16 +75,16 @@ class Journal:
     def _read(self) -> None:
         with open(self.path, "rb", opener=private_opener) as stream:
             content = stream.read()
-        whole, newline, partial = content.rpartition(b"\n")
-        if partial:
-            os.truncate(self._file, len(whole) + len(newline))
+        lines, length = _lines(content)
+        if length < len(content):
+            os.truncate(self._file, length)
         failed: list[EditKey] = []
-        for line in whole.splitlines(keepends=True) if newline else []:
+        for line in lines:
             event = _event(line)
             if event is None:
                 self.damaged += 1
                 continue
-            self._written[line if line.endswith(b"\n") else line + b"\n"] += 1
+            self._written[line] += 1
             if event["event"] == "edit":
                 self._remember(event, failed)
         for key in failed:
@@ -102,6 +102,25 @@ class Journal:
             failed.append(key)
         else:
             failed.clear()
+
+
+def read_events(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the events of a journal and the number of lines that cannot be read.
+
+    The journal may be written at the same time: a partial last line is left out.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    lines, _ = _lines(path.read_bytes())
+    events = [_event(line) for line in lines]
+    return [event for event in events if event is not None], events.count(None)
+
+
+def _lines(content: bytes) -> tuple[list[bytes], int]:
+    """Return the complete lines and their length."""
+    whole = content[: content.rfind(b"\n") + 1]
+    return [line + b"\n" for line in whole.split(b"\n")[:-1]], len(whole)
 
 
 def _line(event: dict[str, Any]) -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Candidate, Optimizer, PromptPhase, Tuned
@@ -84,10 +86,33 @@ def tunes(make: Callable[[Any], PromptOptimizer]) -> Callable[[StudyOptions], Op
     return factory
 
 
+@runtime_checkable
+class ChecksPhase(Protocol):
+    """An `Optimizer` that checks a phase before the run begins."""
+
+    async def check(self, phase: PromptPhase) -> None:
+        """Check editors and budget of a later phase; nothing runs.
+
+        Raises:
+            ConfigError: the phase would fail at its start.
+        """
+        ...
+
+
 class _Tuning:
     def __init__(self, make: Callable[[Any], PromptOptimizer], options: StudyOptions) -> None:
         self._make = make
         self._options = options
+
+    async def check(self, phase: PromptPhase) -> None:
+        """See `ChecksPhase`."""
+        _check_phase(phase)
+        with TemporaryDirectory() as directory:
+            study = Study(cast("PromptPhase", _Apart(phase, Path(directory))), self._options)
+            try:
+                self._checked(study, phase)
+            finally:
+                await study.close()
 
     async def optimize(self, phase: PromptPhase) -> Tuned:
         _check_phase(phase)
@@ -98,8 +123,7 @@ class _Tuning:
             await study.close()
 
     async def _tune(self, study: Study, phase: PromptPhase) -> Tuned:
-        optimizer = self._make(self._options)
-        study.check(optimizer.roles)
+        optimizer = self._checked(study, phase)
         _announce(study, phase, optimizer)
         ended: StudyEndedError | None = None
         try:
@@ -108,6 +132,30 @@ class _Tuning:
             best, ended = error.chosen or study.best, error
         study.check_ended(ended)
         return study.result(best, str(ended or ""))
+
+    def _checked(self, study: Study, phase: PromptPhase) -> PromptOptimizer:
+        """Make the optimiser and check its editors and budget."""
+        optimizer = self._make(self._options)
+        study.check(optimizer.roles)
+        least = optimizer.least(study)
+        if phase.rollouts < least:
+            raise ConfigError(
+                f"phases[{phase.number}].rollouts = {phase.rollouts}: {phase.optimizer!r} needs at "
+                f"least {least} rollouts for one proposal, with {len(phase.train)} training and "
+                f"{len(phase.val)} validation tasks: raise rollouts, or give fewer validation tasks"
+            )
+        return optimizer
+
+
+class _Apart:
+    """A phase with another directory."""
+
+    def __init__(self, phase: PromptPhase, directory: Path) -> None:
+        self._phase = phase
+        self.directory = directory
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._phase, name)
 
 
 def _check_phase(phase: PromptPhase) -> None:
@@ -128,18 +176,8 @@ def _check_phase(phase: PromptPhase) -> None:
 
 
 def _announce(study: Study, phase: PromptPhase, optimizer: PromptOptimizer) -> None:
-    """Show how many proposals the budget allows, and what is wrong with the tasks.
-
-    Raises:
-        ConfigError: the budget is too small for one proposal.
-    """
+    """Show how many proposals the budget allows, and what is wrong with the tasks."""
     least, each = optimizer.least(study), max(optimizer.each(study), 1)
-    if phase.rollouts < least:
-        raise ConfigError(
-            f"phases[{phase.number}].rollouts = {phase.rollouts}: {phase.optimizer!r} needs at "
-            f"least {least} rollouts for one proposal, with {len(phase.train)} training and "
-            f"{len(phase.val)} validation tasks: raise rollouts, or give fewer validation tasks"
-        )
     proposals = 1 + (phase.rollouts - least) // each
     said = f"{phase.optimizer}: {phase.rollouts} rollouts, budget for {proposals} proposals"
     _log.info("%s", said)

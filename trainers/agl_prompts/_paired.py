@@ -5,11 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
+from agl_core.errors import ConfigError
 from agl_prompts._seen import Seen
 
+METHOD: Final = "two-sided paired randomisation test"
+"""Name of the test of `Difference`."""
+_LEVEL: Final = 0.05
 _EXACT: Final = 14
 """Largest number of differences whose signs are all enumerated."""
 _DRAWS: Final = 20_000
@@ -32,21 +38,87 @@ def p_value(before: Sequence[Seen], after: Sequence[Seen]) -> float:
             are left out.
     """
     pairs = zip(before, after, strict=True)
-    differences = [b.score - a.score for a, b in pairs if not (a.lost or b.lost)]
+    return _one_sided([b.score - a.score for a, b in pairs if not (a.lost or b.lost)])
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean difference of two scores of the same tasks."""
+
+    mean: float
+    low: float | None
+    """Lower end of the 95 % interval; None if the tasks are too few for one."""
+    high: float | None
+    p: float
+    n: int
+    """Number of tasks."""
+    method: str = METHOD
+
+
+def difference_of(before: Mapping[str, float], after: Mapping[str, float]) -> Difference:
+    """Return the difference of scores by task, with its 95 % interval and p-value.
+
+    ``p`` is that of the two-sided paired randomisation test: twice the smaller of the p-values in
+    both directions, see `p_value`. The interval holds the shifts of all scores that the same test
+    does not reject at 5 %. By the typical values of Hartigan (1969, Using subsample values as
+    typical values, JASA 64), these lie between two order statistics of the means of all ``2^n - 1``
+    subsets of the differences. The subsets are enumerated for up to 14 tasks, and 20,000 are drawn
+    for more. Fewer than six tasks have no interval.
+
+    Raises:
+        ConfigError: the tasks differ, or there are none.
+    """
+    if before.keys() != after.keys() or not before:
+        raise ConfigError(
+            f"Scores of {len(before)} and {len(after)} tasks cannot be compared in pairs: evaluate "
+            f"both versions on the same tasks"
+        )
+    differences = [after[task] - score for task, score in before.items()]
+    upwards = _one_sided(differences)
+    downwards = _one_sided([-each for each in differences])
+    low, high = _interval(differences)
+    return Difference(
+        mean=math.fsum(differences) / len(differences),
+        low=low,
+        high=high,
+        p=min(1.0, 2 * min(upwards, downwards)),
+        n=len(differences),
+    )
+
+
+def _one_sided(differences: Sequence[float]) -> float:
     sizes = [abs(each) for each in differences if each]
     reached = math.fsum(differences) - _TOLERANCE
     if not sizes:
         return 1.0
-    if len(sizes) <= _EXACT:
-        signs = itertools.product((-1, 1), repeat=len(sizes))
-        sums = [sum(map(float.__mul__, sizes, map(float, each))) for each in signs]
-        return sum(each >= reached for each in sums) / len(sums)
-    rng = random.Random(0)  # noqa: S311 (a test, not a secret)
-    hits = sum(
-        sum(size if rng.getrandbits(1) else -size for size in sizes) >= reached
-        for _ in range(_DRAWS)
+    sums = [
+        sum(size if sign else -size for size, sign in zip(sizes, signs, strict=True))
+        for signs in _subsets(len(sizes))
+    ]
+    hits = sum(each >= reached for each in sums)
+    drawn = len(sizes) > _EXACT
+    return (hits + drawn) / (len(sums) + drawn)
+
+
+def _interval(differences: Sequence[float]) -> tuple[float | None, float | None]:
+    means = sorted(
+        math.fsum(chosen) / len(chosen)
+        for subset in _subsets(len(differences))
+        if (chosen := [*itertools.compress(differences, subset)])
     )
-    return (hits + 1) / (_DRAWS + 1)
+    outside = int(_LEVEL / 2 * (len(means) + 1))
+    if not outside:
+        return None, None
+    return means[outside - 1], means[-outside]
+
+
+def _subsets(size: int) -> Iterator[Sequence[int]]:
+    """Yield all subsets of a set, or many random ones, as 1 and 0 for each element."""
+    if size <= _EXACT:
+        yield from itertools.product((0, 1), repeat=size)
+        return
+    rng = random.Random(0)  # noqa: S311 (a test, not a secret)
+    for _ in range(_DRAWS):
+        yield [*map(int, f"{rng.getrandbits(size):0{size}b}")]
 
 
 def standings(results: Sequence[Sequence[Seen]]) -> list[float]:

@@ -31,6 +31,7 @@ from agl_prompts._seen import Seen
 _log = logging.getLogger(__name__)
 
 Split = Literal["train", "val"]
+"""Which of the tasks of a study."""
 Message = Mapping[str, Any]
 
 

@@ -44,13 +44,3 @@ def agl_register_checks(register: Register) -> None:
         extra=_EXTRA,
         summary="memory that weights, optimizer and a pass take of the device",
     )
-
-
-@hookimpl
-def agl_register_commands(register: Register) -> None:
-    register(
-        "serve",
-        "agl_torch._serve:command",
-        extra=_EXTRA,
-        summary="serve trained weights to any OpenAI client",
-    )

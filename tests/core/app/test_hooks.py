@@ -201,6 +201,7 @@ REGISTER = {
     "agl_register_gateways": "gateways",
     "agl_register_displays": "displays",
     "agl_register_exporters": "exporters",
+    "agl_register_panels": "panels",
     "agl_register_commands": "commands",
 }
 

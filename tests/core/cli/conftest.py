@@ -40,12 +40,6 @@ class FakeApp(types.ModuleType):
                     observer.finished(REPORT)
                 return REPORT
 
-            async def evaluate(self, *, checkpoint=None):
-                self.checkpoint = checkpoint
-                for observer in self.observers:
-                    observer.evaluation(EVALUATION)
-                return EVALUATION
-
         self.App = App
         self.run_blocking = asyncio.run
 

@@ -88,18 +88,32 @@ def run(code, **settings):
 
 @pytest.mark.parametrize("uninstalled", [True, False])
 def test_every_command_of_an_extra_names_its_pip_line(uninstalled):
-    """G6: `agl serve` and `agl demo` say what to install, in one line and at once."""
+    """G6: `agl demo` and others say what to install, in one line and at once."""
     done = run(EVERY_COMMAND, HIDE_METADATA=uninstalled)
     rows = [line.split() for line in done.stdout.splitlines()]
     asked = {row[1]: row[2] for row in rows if row[:1] == ["asked:"]}
-    assert {"serve": "torch", "demo": "demo"}.items() <= asked.items()
+    assert asked["demo"] == "demo"
     assert {row[1] for row in rows if row[:1] == ["status:"]} == {"1"}
     errors = done.stderr.splitlines()
     assert len(errors) == len(asked), done.stderr
-    for error, (name, extra) in zip(errors, asked.items(), strict=True):
+    for error, extra in zip(errors, asked.values(), strict=True):
         assert error.startswith("Error: Plugin ")
-        if uninstalled or name == "serve":
+        if uninstalled:
             assert pip_line(extra) in error
+
+
+def test_serving_weights_names_the_pip_line_of_the_engine(tmp_path):
+    """G6: `agl serve` needs no extra for prompts at an endpoint, and one for weights."""
+    for name in ("config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.json"):
+        (tmp_path / name).write_text('{"chat_template": "x", "model_type": "llama"}')
+    code = HIDDEN + (
+        "from agl_core.cli.group import cli\n"
+        "sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]\n"
+        f"print('status:', cli.main(['serve', {str(tmp_path)!r}], standalone_mode=False))\n"
+    )
+    done = run(code, HIDE_METADATA=False)
+    assert done.stdout == "status: 1\n"
+    assert pip_line("torch") in done.stderr
 
 
 def test_help_needs_no_extra():
@@ -108,6 +122,6 @@ def test_help_needs_no_extra():
         "from agl_core.cli.group import cli\n"
         "sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]\n"
         "metadata.version = hidden\n"
-        "assert cli.main(['serve', '--help'], standalone_mode=False) == 0\n"
+        "assert cli.main(['fetch', '--help'], standalone_mode=False) == 0\n"
     )
-    assert "DIRECTORY" in run(code, HIDE_METADATA=True).stdout
+    assert "NAME" in run(code, HIDE_METADATA=True).stdout

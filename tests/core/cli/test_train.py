@@ -253,39 +253,6 @@ def test_what_a_script_raises_arrives_unchanged(agl, app, tmp_path):
     assert isinstance(agl("train", "fails.py").exception, ZeroDivisionError)
 
 
-def test_eval_scores_a_checkpoint(agl, app, tmp_path):
-    write(tmp_path, "run.toml", "")
-    (tmp_path / "checkpoint").mkdir()
-
-    result = agl(
-        "eval", "run.toml", "--checkpoint", "checkpoint", "--json", "e.json", "--set", "seed=4"
-    )
-
-    assert result.exit_code == 0, result.stderr
-    assert (app.made[0].checkpoint, app.made[0].config.seed) == ("checkpoint", 4)
-    assert "0.500 [0.250, 0.750] n=8" in result.stdout
-    figures = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))
-    assert figures["score"] == {"mean": 0.5, "low": 0.25, "high": 0.75, "n": 8}
-    assert figures["failed"] == {"engine": 1}
-
-
-def test_eval_loads_the_plugins_of_both_places(agl, app, tmp_path):
-    write(tmp_path, "one.py", "")
-    write(tmp_path, "two.py", "")
-    write(tmp_path, "run.toml", "")
-
-    result = agl("--plugin", "two.py", "eval", "run.toml", "--plugin", "one.py")
-
-    assert result.exit_code == 0, result.stderr
-    assert app.made[0].config.plugins == [str(tmp_path / "two.py"), str(tmp_path / "one.py")]
-
-
-def test_eval_of_an_absent_checkpoint_is_wrong_usage(agl, app, tmp_path):
-    write(tmp_path, "run.toml", "")
-
-    assert agl("eval", "run.toml", "--checkpoint", "absent").exit_code == 2
-
-
 def test_an_interrupted_process_ends_with_130(tmp_path):
     write(
         tmp_path,

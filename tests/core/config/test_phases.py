@@ -45,6 +45,19 @@ def test_a_prompt_file_counts_from_the_configuration_and_its_text_is_stored(tmp_
     assert (prompt.text, prompt.file) == ("Say {what}.", None)
 
 
+def test_an_editors_function_counts_from_the_configuration(tmp_path):
+    run = tmp_path / "run.toml"
+    run.write_text(
+        '[prompts.w]\nagents = ["w"]\ncaptured = true\n'
+        '[optimizers.apo.editor]\nfunction = "edits.py:edit"\n'
+        '[[phases]]\noptimizer = "apo"\nrollouts = 9\ncritic = {function = "edits.py:say"}\n',
+        encoding="utf-8",
+    )
+    config = load_config(run)
+    assert config.optimizers["apo"]["editor"]["function"] == f"{tmp_path / 'edits.py'}:edit"
+    assert config.phases[0].options["critic"]["function"] == f"{tmp_path / 'edits.py'}:say"
+
+
 def test_a_prompt_file_that_is_missing_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"Prompt: cannot read .*nothing.txt"):
         resolve({"prompts": {"writer": {"file": str(tmp_path / "nothing.txt")}}})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agl_core.training.loop import summary
-from agl_core.types import StepReport
-from agl_core.types.run import RewardTrend, RowCounts
+from agl_core.types import Estimate, Report, StepReport
+from agl_core.types.run import PromptReport, RewardTrend, RowCounts, summary_lines
 
 
 def test_no_step_has_no_trend() -> None:
@@ -44,3 +44,29 @@ def test_the_ends_of_a_short_run_share_no_step(
         for index, reward in enumerate(rewards)
     ]
     assert summary(steps)["reward"] == RewardTrend(first=first, last=last)
+
+
+def test_the_lines_of_a_run_say_what_it_learned() -> None:
+    score = Estimate(mean=0.5, low=0.25, high=0.75, n=8)
+    tuned = PromptReport(text="Hi", before=score, after=score)
+    steps = [StepReport(step=1, steps=1, reward=None)]
+    weights = Report(run_id="r", directory="d", steps=steps, calls=3, best="d/1")
+    prompts = Report(
+        run_id="r",
+        directory="d",
+        prompts={"a": tuned, "b": PromptReport(text="Ho")},
+        rollouts=7,
+        editor_calls=2,
+        best="d/2",
+    )
+    assert summary_lines(weights) == [
+        "run r: 1 steps, 3 calls, 0:00:00",
+        "lost nothing",
+        "weights d/1",
+    ]
+    assert summary_lines(prompts) == [
+        "run r: 7 rollouts, 2 editor calls, 0:00:00",
+        "prompt a 0.500 [0.250, 0.750] n=8 -> 0.500 [0.250, 0.750] n=8",
+        "lost nothing",
+        "prompts d/2",
+    ]

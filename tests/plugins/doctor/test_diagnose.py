@@ -1,5 +1,10 @@
 """The whole: what a healthy run looks like, and what a broken backend leaves unchecked."""
 
+import asyncio
+import json
+
+from agl_doctor._diagnose import diagnose
+
 from tests.plugins.doctor.conftest import only, writer
 
 
@@ -49,3 +54,18 @@ def test_a_backend_that_does_not_answer_ends_the_trial_before_it_begins(clinic) 
     assert "503" in tokens.measured
     assert only(diagnosis, "trial").severity == "not checked"
     assert diagnosis.calls == 0
+
+
+def test_a_run_that_only_tunes_prompts_needs_no_tokens(clinic) -> None:
+    clinic.options["token_ids"] = False
+    prompts = {"writer": {"agents": ["writer", "editor"], "text": "Write."}}
+    phases = [{"optimizer": "bootstrap", "rollouts": 9, "threshold": 0.5}]
+    app = clinic.app(writer, phases=json.dumps(phases), prompts=json.dumps(prompts))
+    diagnosis = asyncio.run(diagnose(app, tasks=2))
+    errors = {f.check for f in diagnosis.findings if f.severity == "error"}
+    assert errors <= {"agents.match", "prompts.sent"}
+    found = [f for f in diagnosis.findings if f.check == "agents.match"]
+    assert [(f.figures["pattern"], f.severity) for f in found] == [
+        ("writer", "ok"),
+        ("editor", "error"),
+    ]

@@ -10,7 +10,7 @@ CHECK = re.compile(
     r'(?:check=|Finding\.of\(\s*|check = |^    (?="[a-z_]+\.[a-z_]+": \())"([a-z_.]+)"',
     re.MULTILINE,
 )
-FOLDERS = ("plugins/agl_doctor", "integrations")
+FOLDERS = ("plugins/agl_doctor", "integrations", "trainers/agl_prompts")
 
 
 def test_every_finding_and_cause_is_on_the_page() -> None:

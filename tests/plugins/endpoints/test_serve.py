@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agl_endpoints import HttpBackend, openai_server
+from agl_endpoints import HttpBackend, OneModel, openai_server
 
 from agl_core._builtin import load_plugins
 from agl_core.errors import PluginError
@@ -30,10 +30,10 @@ def with_dialect(name: str) -> Any:
 def test_a_server_of_one_backend_refuses_a_dialect_that_it_cannot_serve(name: str) -> None:
     backend = HttpBackend("http://127.0.0.1:9", model="m")
     with pytest.raises(PluginError, match=f"Dialect '{name}' cannot be served"):
-        openai_server(backend, model="m", plugins=lambda: with_dialect(name))
+        openai_server(OneModel(backend, "m"), plugins=lambda: with_dialect(name))
 
 
 def test_a_server_of_one_backend_has_the_dialects_of_plugins() -> None:
     backend = HttpBackend("http://127.0.0.1:9", model="m")
-    server = openai_server(backend, model="m", plugins=lambda: with_dialect("POST /plain"))
+    server = openai_server(OneModel(backend, "m"), plugins=lambda: with_dialect("POST /plain"))
     assert {"/v1/plain", "/v1/responses"} <= set(server._dialects)

@@ -7,7 +7,7 @@ import io
 
 import aiohttp
 import pytest
-from agl_endpoints import OpenAIServer
+from agl_endpoints import OneModel, OpenAIServer
 from agl_responses._request import read
 
 from agl_core.errors import ConfigError, EngineError
@@ -54,7 +54,7 @@ async def backend():
 
 @pytest.fixture
 async def url(backend):
-    server = OpenAIServer(backend, model="m")
+    server = OpenAIServer(OneModel(backend, "m"))
     yield await server.start("127.0.0.1", 0)
     await server.stop()
     await server.stop()
@@ -99,7 +99,7 @@ class Broken(Backend):
 async def test_a_translated_answer_that_breaks_off_is_an_error():
     """G11: a Responses client gets JSON, not the bare 500 of an application that sent nothing."""
     translate = translations({"POST /responses": read})["/responses"]
-    server = OpenAIServer(Broken(), model="m", dialects={"/v1/responses": translate})
+    server = OpenAIServer(OneModel(Broken(), "m"), dialects={"/v1/responses": translate})
     url = await server.start("127.0.0.1", 0)
     async with aiohttp.request("POST", f"{url}/v1/responses", json={"input": "hi"}) as reply:
         assert (reply.status, (await reply.json())["error"]["code"]) == (502, "engine_error")
@@ -170,7 +170,7 @@ async def test_a_body_beyond_all_measure_is_refused(url):
 
 
 async def test_an_end_breaks_off_what_is_under_way(backend):
-    server = OpenAIServer(backend, model="m")
+    server = OpenAIServer(OneModel(backend, "m"))
     url = await server.start("127.0.0.1", 0)
     async with aiohttp.request("POST", f"{url}/v1/chat/completions", data=b"{}") as reply:
         await reply.content.readuntil(b"\n\n")
@@ -183,4 +183,4 @@ async def test_an_end_breaks_off_what_is_under_way(backend):
 async def test_a_taken_address_is_named(url, backend):
     port = int(url.rsplit(":", 1)[1])
     with pytest.raises(ConfigError, match=f"{port}.*another host or port"):
-        await OpenAIServer(backend, model="m").start("127.0.0.1", port)
+        await OpenAIServer(OneModel(backend, "m")).start("127.0.0.1", port)

@@ -1,6 +1,11 @@
 """The display as runs use it."""
 
+import sys
+
+from agl_progress._display import PlainProgress
+from agl_progress._follow import LogFollower
 from agl_testing.plugin_contract import PluginContract
+from rich.console import Console
 
 import agl_core as agl
 from tests.core.app.conftest import says_yes, two_agents
@@ -45,3 +50,26 @@ def test_an_evaluation_from_python_shows_its_score(tmp_path, capsys):
     agl.evaluate(two_agents, TASKS, reward=says_yes, config=config(tmp_path))
 
     assert "eval at step 0: " in capsys.readouterr().err
+
+
+def test_a_run_is_watched_by_the_log_that_it_wrote(tmp_path, capsys):
+    """Its displays are the panel and the log, which `agl watch` shows."""
+    agl.train(
+        two_agents,
+        TASKS,
+        agents=["writer"],
+        reward=says_yes,
+        algorithm="reinforce",
+        config=config(tmp_path),
+    )
+    shown = capsys.readouterr().err.splitlines()
+    display = PlainProgress(Console(file=sys.stdout, width=240))
+    follower = LogFollower(tmp_path / "run", display)
+
+    follower.read()
+
+    followed = capsys.readouterr().out.splitlines()
+    assert follower.state == "finished"
+    assert follower.damaged == 0
+    assert [line for line in followed if line in shown] == followed
+    assert "step 2/2" in "".join(followed)

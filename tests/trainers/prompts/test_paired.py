@@ -5,10 +5,11 @@ import math
 import random
 
 import pytest
-from agl_prompts import Seen, p_value, standings
+from agl_prompts import Seen, difference_of, p_value, standings
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agl_core.errors import ConfigError
 from agl_core.types import Task
 
 
@@ -83,3 +84,53 @@ def test_losing_hard_tasks_is_no_advantage():
 
 def test_a_candidate_that_lost_everything_is_last():
     assert standings([row([0.0, 0.0]), row([None, None])]) == [0.0, -math.inf]
+
+
+def by_task(scores):
+    return {str(number): score for number, score in enumerate(scores)}
+
+
+def test_a_difference_has_mean_interval_and_p():
+    before, after = [0.0] * 10, [1.0] * 9 + [0.0]
+    found = difference_of(by_task(before), by_task(after))
+    assert (found.mean, found.n) == (0.9, 10)
+    assert found.p == pytest.approx(2 * p_value(row(before), row(after)))
+    assert 0 < found.low < 0.9 < found.high <= 1
+    back = difference_of(by_task(after), by_task(before))
+    assert (back.mean, back.p) == (-0.9, found.p)
+    assert (back.low, back.high) == pytest.approx((-found.high, -found.low))
+
+
+@given(st.lists(quarters, min_size=6, max_size=10, unique=True))
+def test_the_interval_holds_what_the_test_does_not_reject(differences):
+    found = difference_of(by_task([0.0] * len(differences)), by_task(differences))
+    for shift, outside in (
+        (found.low - 0.01, True),
+        (found.high + 0.01, True),
+        (found.mean, False),
+    ):
+        shifted = difference_of(by_task([shift] * len(differences)), by_task(differences))
+        assert (shifted.p <= 0.05) == outside, (shift, shifted)
+
+
+def test_many_tasks_have_about_the_interval_of_students_t():
+    rng = random.Random(1)
+    differences = [rng.gauss(0.3, 1.0) for _ in range(60)]
+    found = difference_of(by_task([0.0] * 60), by_task(differences))
+    mean = sum(differences) / 60
+    deviation = math.sqrt(sum((each - mean) ** 2 for each in differences) / 59)
+    half = 2.001 * deviation / math.sqrt(60)
+    assert (found.low, found.high) == pytest.approx((mean - half, mean + half), abs=0.04)
+
+
+def test_few_tasks_have_no_interval_and_equal_scores_no_difference():
+    found = difference_of(by_task([0.0] * 5), by_task([1.0] * 5))
+    assert (found.mean, found.low, found.high, found.p) == (1.0, None, None, 2 / 2**5)
+    same = difference_of(by_task([0.5] * 8), by_task([0.5] * 8))
+    assert (same.mean, same.low, same.high, same.p) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_scores_of_other_tasks_are_not_compared():
+    for after in ({}, {"0": 1.0, "x": 1.0}):
+        with pytest.raises(ConfigError, match="same tasks"):
+            difference_of(by_task([0.0, 1.0]), after)

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from agl_torch._serve import serve
+from agl_results._serve import serve
 
 import agl_core as agl
 from agl_core.errors import TrainingError

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from agl_endpoints import openai_server
+from agl_endpoints import OneModel, openai_server
 from agl_remote import HttpEngine, HttpOptions
 from agl_testing.engine_contract import EngineContract
 from agl_torch.engine import TorchEngine
@@ -79,7 +79,7 @@ class TestHttp(_OnTorch):
 
     @pytest.fixture
     async def engine(self, torch_engine: TorchEngine, policy: Policy) -> AsyncIterator[HttpEngine]:
-        server = openai_server(torch_engine.backend("p"), model=policy.model)
+        server = openai_server(OneModel(torch_engine.backend("p"), policy.model))
         url = await server.start("127.0.0.1", 0)
         engine = HttpEngine(HttpOptions(base_url=f"{url}/v1"))
         await engine.start([policy])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import aiohttp
 import pytest
-from agl_torch._serve import serve
+from agl_results._serve import serve
 
 from agl_core.errors import ConfigError
+from agl_core.types import PromptTemplate
+from tests.trainers.prompts.runs import WrittenRun
 
 
 async def _served(directory: str) -> tuple[asyncio.Task[None], str]:
@@ -79,6 +82,38 @@ async def test_a_taken_port_is_named(model_path: str) -> None:
 async def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=tmp_path.name):
         await serve(tmp_path, host="127.0.0.1", port=0)
+
+
+async def test_a_checkpoint_is_served_with_weights_and_prompts_by_agent(
+    model_path: str, tmp_path: Path
+) -> None:
+    run = WrittenRun(tmp_path / "run", model=model_path, agents=["writer"])
+    checkpoint = run.checkpoint(
+        3, writer=PromptTemplate(template="Sell it. " * 9, agents=("writer",), known="Write.")
+    )
+    shutil.copytree(model_path, checkpoint / "policies" / "trained")
+    task, url = await _served(str(checkpoint))
+    head = {"role": "system", "content": "Write."}
+    body = {
+        "model": "gpt-x",
+        "messages": [head, {"role": "user", "content": "hi"}],
+        "max_tokens": 2,
+    }
+    tokens: dict[str, int] = {}
+    try:
+        async with aiohttp.ClientSession() as session:
+            for agent in ("writer", "planner"):
+                place = url.replace("/v1", f"/agent/{agent}/v1/chat/completions")
+                async with session.post(place, json=body) as response:
+                    answer = await response.json()
+                tokens[agent] = answer["usage"]["prompt_tokens"]
+            async with session.get(f"{url}/models") as response:
+                models = [row["id"] for row in (await response.json())["data"]]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert models == ["trained", "frozen"]
+    assert tokens["writer"] > tokens["planner"] + 9
 
 
 async def test_responses_are_served_to_the_sdk(model_path: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import ray
-from agl_endpoints import OpenAIServer
+from agl_endpoints import OneModel, OpenAIServer
 from transformers import AutoConfig
 
 from agl_core.app import load_plugins
@@ -57,7 +57,7 @@ class CpuServer:
         engine = self._made()
         await engine.start([Policy(name=_POLICY, model=self._model, trainable=True)])
         self._engine = engine
-        self._server = OpenAIServer(engine.backend(_POLICY), model=self._model)
+        self._server = OpenAIServer(OneModel(engine.backend(_POLICY), self._model))
         url = await self._server.start("127.0.0.1", 0)
         self._address = url.removeprefix("http://")
         return self._address

@@ -1,0 +1,280 @@
+"""Every page, as a server answers it."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+
+import pytest
+
+from tests.plugins.dashboard.world import HOSTILE, World, hostile_run, large_trace
+
+RUN = "/run/alpha/-"
+
+
+async def page(client, path, status=200):
+    answer = await client.get(path)
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+async def counted(client, run="alpha"):
+    """Wait until every rollout of a run is in its index."""
+    source = client.sources.get(run)
+    await source.look()
+    while not source.readable or source.reading.progress.uncounted:
+        await source.changed(source.version, 5)
+    return source
+
+
+@pytest.fixture
+async def alpha(visit, runs):
+    client = await visit(runs)
+    await counted(client)
+    return client
+
+
+async def test_runs_show_state_steps_and_scores(alpha):
+    html = await page(alpha, "/runs")
+    for text in ("alpha", "finished", "3<small> / 3", "0.600", "0.900", "<polyline"):
+        assert text in html
+    assert (await alpha.get("/")).headers["location"] == f"{RUN}/overview"
+
+
+async def test_overview_sums_steps_and_narrows_to_an_interval(alpha):
+    html = await page(alpha, f"{RUN}/overview")
+    assert "Held-out score" in html
+    assert re.search(r"Rollouts</span><b>12</b>", html)
+    assert "calls_refused" in html
+    html = await page(alpha, f"{RUN}/overview?steps=2-3")
+    assert re.search(r"Rollouts</span><b>8</b>", html)
+    assert f"{RUN}/rollouts?mode=train&amp;first=2&amp;last=3" in html
+    assert re.search(r"Rollouts</span><b>12</b>", await page(alpha, f"{RUN}/overview?steps=x-y"))
+
+
+async def test_charts_get_their_numbers(alpha):
+    data = json.loads(await page(alpha, f"{RUN}/overview/data.json"))
+    charts = data["charts"]
+    assert data["x"] == [1, 2, 3]
+    names = {each["name"]: each for each in charts["reward"]}
+    assert names["all"]["y"] == pytest.approx([0.2, 0.4, 0.6])
+    assert names["agent writer"]["y"] == [0.125, 0.125, 0.125]
+    assert charts["score"][0]["high"] == pytest.approx([0.3, 1.0])
+    assert charts["metric:loss"][0]["y"][0] == 1.0
+    assert [each["name"] for each in charts["time"]] == ["whole step", "update"]
+    assert charts["lost"][0]["y"] == [1, 1, 1]
+    html = await page(alpha, f"{RUN}/overview")
+    shown = re.findall(r'data-chart="([^"]+)"', html)
+    assert shown[:4] == ["reward", "score", "metric:loss", "metric:entropy"]
+    assert set(shown) <= set(charts)
+
+
+async def rewards(client, query=""):
+    html = await page(client, f"{RUN}/rollouts{query}")
+    return re.findall(r'<td class="num" title="[^"]*">([^<]*)</td>', html)
+
+
+async def test_rollouts_filter_and_sort(alpha):
+    assert len(await rewards(alpha)) == 11
+    assert await rewards(alpha, "?mode=val&sort=reward") == ["1.500", "1.500", "1.500", "0.000"]
+    assert await rewards(alpha, "?mode=val&sort=reward&order=up") == [
+        "0.000",
+        "1.500",
+        "1.500",
+        "1.500",
+    ]
+    assert await rewards(alpha, "?mode=train&first=3&last=3") == ["–", "0.750", "0.000"]
+    assert await rewards(alpha, "?mode=val&first=3&last=3") == ["1.500", "1.500"]
+    assert await rewards(alpha, "?status=failed&cause=agent") == ["–"]
+    assert await rewards(alpha, "?text=broke") == ["–"]
+    assert await rewards(alpha, "?least=1&agent=writer") == ["1.500"] * 3
+    assert await rewards(alpha, "?first=x&sort=y&status=z&least=q&mode=w") == await rewards(alpha)
+    assert "No rollout passes this filter" in await page(alpha, f"{RUN}/rollouts?task=none")
+
+
+async def test_rollouts_turn_pages_by_place(visit, tmp_path):
+    world = await World(tmp_path / "many").open()
+    for claim in [await world.begin(step=at) for at in range(120)]:
+        await world.end(claim, [])
+    await world.close()
+    client = await visit(tmp_path / "many")
+    await counted(client, "many")
+    seen, path = [], "/run/many/-/rollouts?sort=step&order=up"
+    while path:
+        html = await page(client, path)
+        seen.append(re.findall(r'data-row="([^"]+)"', html))
+        found = re.search(r'rel="next" href="([^"]+)"', html)
+        previous = re.search(r'rel="prev" href="([^"]+)"', html)
+        path = unescape(found[1]) if found else ""
+    assert [len(each) for each in seen] == [50, 50, 20]
+    assert len({row for each in seen for row in each}) == 120
+    html = await page(client, unescape(previous[1]))
+    assert re.findall(r'data-row="([^"]+)"', html) == seen[1]
+    html = await page(client, unescape(re.search(r'rel="prev" href="([^"]+)"', html)[1]))
+    assert re.findall(r'data-row="([^"]+)"', html) == seen[0]
+    assert 'rel="prev" aria-disabled' in html
+    answer = await client.get("/run/many/-/rollouts/rollouts.jsonl?first=1&last=2")
+    assert len([json.loads(line) for line in answer.text.splitlines()]) == 2
+    assert "attachment" in answer.headers["content-disposition"]
+    assert "not a place" in await page(client, "/run/many/-/rollouts?after=nonsense")
+
+
+async def open_trace(client, query=""):
+    html = await page(client, f"{RUN}/rollouts{query}")
+    return unescape(re.search(r'class="open" href="([^"]+)"', html)[1])
+
+
+async def test_a_trace_shows_its_tree_messages_and_siblings(alpha):
+    path = await open_trace(alpha, "?mode=train&sort=reward")
+    html = await page(alpha, path)
+    names = re.findall(r"<b>([^<]+)</b><em>([^<]*)", html)
+    assert [name for name, _ in names] == [
+        "planner",
+        "planner",
+        "look",
+        "writer",
+        "writer",
+        "main +0.500",
+        "main +0.250",
+    ]
+    assert "→ look" in names[1][1]
+    assert "as expected" in html
+    assert len(re.findall(r'<a href="[^"]*trace/[^"]*"[^>]*title="(?:succeeded|failed)', html)) >= 2
+    last = re.findall(r'data-row="([^"]+)"', html)[4]
+    detail = await page(alpha, f"{path}&part=detail&span={last}")
+    for text in (
+        "trained v2",
+        "3 in, 2 sampled",
+        "Plan.",
+        "Thinking, 11 characters",
+        "→ look",
+        "four",
+    ):
+        assert text in detail
+    assert "<html" not in detail
+    whole = await page(alpha, f"{path}&span={last}")
+    assert f'marked" data-row="{last}"' in whole
+
+
+async def test_keys_lead_to_the_neighbours_in_the_list(alpha):
+    path = await open_trace(alpha, "?mode=train&sort=reward&order=up")
+    seen = []
+    while path:
+        html = await page(alpha, path)
+        seen.append(re.search(r"/trace/([^?]+)", path)[1])
+        found = re.search(r'data-key="j" href="([^"]+)"', html)
+        path = unescape(found[1]) if found else ""
+    assert len(seen) == len(set(seen)) == 7
+    back = unescape(re.search(r'data-key="Escape" href="([^"]+)"', html)[1])
+    assert back == f"{RUN}/rollouts?mode=train&sort=reward&order=up"
+    assert f"/trace/{seen[-2]}" in re.search(r'data-key="k" href="([^"]+)"', html)[1]
+
+
+async def test_a_failed_rollout_shows_its_failure(alpha):
+    html = await page(alpha, await open_trace(alpha, "?status=failed"))
+    assert "agent: the agent broke" in html
+    assert "Trace: the agent broke" in html
+
+
+async def test_agents_show_sums_and_the_graph(alpha):
+    html = await page(alpha, f"{RUN}/agents")
+    assert [unescape(each) for each in re.findall(r'class="clip"><a[^>]*>([^<]+)', html)] == [
+        "planner",
+        "writer",
+    ]
+    assert html.count('marker-end="url(#tip)"') == 2
+    html = await page(alpha, f"{RUN}/agents?mode=test")
+    assert "No rollout has ended yet" in html
+    assert "2</td>" in await page(alpha, f"{RUN}/agents?mode=val&steps=3-3")
+
+
+async def test_prompts_show_versions_scores_and_words_that_changed(alpha):
+    html = await page(alpha, f"{RUN}/prompts")
+    assert html.index("aaaa1111") < html.index("bbbb2222")
+    assert "chosen" in html
+    assert "<ins>&lt;b&gt;</ins>" in html
+    assert "+0.500" in html
+    assert "1 damaged lines" in html
+    assert "1 refused" in html
+    html = await page(alpha, f"{RUN}/prompts?version=aaaa1111")
+    assert "Answer briefly." in html
+    assert "<ins>" not in html
+
+
+async def test_system_shows_the_store_and_the_configuration(alpha):
+    html = await page(alpha, f"{RUN}/system")
+    for text in ("store.db", "readable", "11 rollouts", "finished", "&#34;agents&#34;"):
+        assert text in html
+
+
+async def test_compare_shows_tasks_with_the_greatest_difference_first(alpha):
+    html = await page(alpha, "/compare?a=alpha@0&b=alpha@3&run=alpha")
+    assert "+0.750" in html
+    assert re.findall(r'<td class="clip">(\w+)</td>', html) == ["one", "two"]
+    assert "/compare/data.json?run=alpha" in html
+    data = json.loads(await page(alpha, "/compare/data.json?run=alpha"))
+    assert data["charts"]["reward"][0]["name"] == "alpha"
+    assert "not an evaluation" in await page(alpha, "/compare?a=alpha@x&b=alpha@3")
+    assert "no task in common" in await page(alpha, "/compare?a=alpha@0&b=alpha@2")
+
+
+async def test_hostile_texts_are_shown_as_text(visit, tmp_path):
+    ids = await hostile_run(tmp_path / "hostile")
+    client = await visit(tmp_path)
+    await counted(client, "hostile")
+    listed = await page(client, "/run/hostile/-/rollouts")
+    for rollout_id, text in zip(ids, HOSTILE, strict=False):
+        path = f"/run/hostile/-/trace/{rollout_id}"
+        html = await page(client, path)
+        spans = re.findall(r'data-row="([^"]+)"', html)
+        details = [await page(client, f"{path}?part=detail&span={each}") for each in spans]
+        for each in (listed, html, *details):
+            assert text not in each or "<" not in text
+            assert not re.search(r"<(?:iframe|svg onload|img src=x)", each)
+            assert "document.title='owned'</script>" not in each
+            assert "\x1b" not in each
+            assert "\u202e" not in each
+        assert any("four" not in each for each in details)
+    assert "[U+202E]gnp.exe" in listed
+    assert "lone \ufffd surrogate" in listed
+    assert "␛[31mred␇␡" in listed
+
+
+async def test_a_line_of_five_megabytes_is_cut_and_has_an_address(visit, tmp_path):
+    *_, rollout_id = await hostile_run(tmp_path / "hostile")
+    client = await visit(tmp_path)
+    path = f"/run/hostile/-/trace/{rollout_id}"
+    html = await page(client, path)
+    assert len(html) < 100_000
+    assert "The first 10,000 of 5,000,000 characters" in html
+    span = re.findall(r'data-row="([^"]+)"', html)[4]
+    detail = await page(client, f"{path}?part=detail&span={span}")
+    assert len(detail) < 100_000
+    link = next(each for each in re.findall(r'href="([^"]+)"', detail) if "part=text" in each)
+    answer = await client.get(unescape(link))
+    assert answer.text == "x" * 5_000_000
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert "There is no text" in await page(client, f"{path}?part=text&path=messages.9")
+
+
+async def test_a_large_trace_comes_in_pieces(visit, tmp_path):
+    rollout_id = await large_trace(tmp_path / "large", 3000)
+    client = await visit(tmp_path)
+    path = f"/run/large/-/trace/{rollout_id}"
+    html = await page(client, path)
+    assert html.count("data-row=") == 300
+    seen = 300
+    while found := re.search(r'data-next="([^"]+)"', html):
+        html = await page(client, unescape(found[1]))
+        seen += html.count("data-row=")
+    assert seen == 3001
+
+
+async def test_a_page_that_is_not_there_is_a_404(alpha):
+    for path in ("/nothing", "/run/beta/-/overview", f"{RUN}/nothing", f"{RUN}/runs", "/overview"):
+        assert "There is no page" in await page(alpha, path, 404)
+    assert "no rollout &#39;ro_x&#39;" in await page(alpha, f"{RUN}/trace/ro_x")
+    assert (await alpha.get("/static/..%2f_app.py")).status_code == 404
+    assert (await alpha.get("/static/none.js")).status_code == 404
