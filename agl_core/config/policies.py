@@ -29,11 +29,16 @@ def algorithm_phases(config: RunConfig) -> dict[int, RunConfig]:
     if the phase has the same algorithm.
 
     Raises:
-        ConfigError: a value is wrong.
+        ConfigError: a value is wrong, or no phase has the algorithm of an option in ``[algorithm]``.
     """
     if not config.phases:
         return {0: config}
     base, found = config.algorithm, dict[int, RunConfig]()
+    if base.options and base.name not in {phase.algorithm for phase in config.phases}:
+        raise ConfigError(
+            f"Configuration: algorithm.{min(base.options)} is an option of {base.name!r}, which no "
+            f"phase names: set it in a phase, or remove it"
+        )
     for number, phase in enumerate(config.phases):
         if phase.algorithm is not None:
             given = {key: getattr(base, key) for key in type(base).model_fields}

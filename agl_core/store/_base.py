@@ -296,6 +296,19 @@ class BaseStore(ABC):
             rows=_SPANS_EXPECTED * len(rollout_ids),
         )
 
+    async def encoded_spans(
+        self, rollout_ids: Sequence[str], *, attempt_id: str | None = None
+    ) -> list[bytes]:
+        """Return the spans of `spans` in their stored form, for a server that only sends them.
+
+        ``SPANS.decode`` decodes them, and raises the StoreError of a span that cannot be read.
+        """
+        rollout_ids = list(rollout_ids)
+        return await self.__read(
+            lambda records: _operations.encoded_spans_of(records, rollout_ids, attempt_id),
+            rows=_SPANS_EXPECTED * len(rollout_ids),
+        )
+
     async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
         return await self.__read(
             lambda records: records.select(query), rows=len(query.ids) or query.limit

@@ -11,7 +11,14 @@ from msgspec.structs import replace
 
 from agl_core.errors import StoreError
 from agl_core.store import _transitions as transitions
-from agl_core.store._codec import ATTEMPTS, RESOURCES, SPANS, detached, encode_span
+from agl_core.store._codec import (
+    ATTEMPTS,
+    RESOURCES,
+    SPAN_ORDERS,
+    SPANS,
+    detached,
+    encode_span,
+)
 from agl_core.store._records import Lead, Records
 from agl_core.types import (
     Attempt,
@@ -353,6 +360,16 @@ def spans_of(records: Records, rollout_ids: Sequence[str], attempt_id: str | Non
     spans: list[Span] = []
     for blobs in records.spans(rollout_ids, attempt_id):
         spans += sorted(map(SPANS.decode, blobs), key=lambda span: span.order)
+    return spans
+
+
+def encoded_spans_of(
+    records: Records, rollout_ids: Sequence[str], attempt_id: str | None
+) -> list[bytes]:
+    """Return the spans of `spans_of` in their stored form; only their order is decoded."""
+    spans: list[bytes] = []
+    for blobs in records.spans(rollout_ids, attempt_id):
+        spans += sorted(blobs, key=SPAN_ORDERS.decode)
     return spans
 
 

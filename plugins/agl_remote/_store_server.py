@@ -24,7 +24,6 @@ from agl_core.store import (
     SqliteOptions,
     SqliteStore,
     encode,
-    encode_span,
 )
 from agl_core.types import Attempt, Claim, Ingest, Resources, Rollout, Span
 from agl_remote import _store_calls as calls
@@ -152,8 +151,7 @@ class StoreServer:
         return await self._store.add_spans(_decoded(blobs))
 
     async def _spans(self, asked: calls.SpanReading, _: RpcRequest) -> list[bytes]:
-        spans = await self._store.spans(asked.rollout_ids, attempt_id=asked.attempt_id)
-        return [encode_span(span) for span in spans]
+        return await self._store.encoded_spans(asked.rollout_ids, attempt_id=asked.attempt_id)
 
     async def _wait(self, asked: calls.Waiting, request: RpcRequest) -> list[Rollout]:
         left_s = _left(asked.timeout_s, request)

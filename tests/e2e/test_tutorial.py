@@ -67,7 +67,7 @@ class Shell:
         return process, address[0]
 
 
-@pytest.mark.skipif("init" not in INSTALLED.split(","), reason="agl-core is not installed")
+@pytest.mark.skipif("demo" not in INSTALLED.split(","), reason="agl-core is not installed")
 def test_the_tutorial_runs_as_it_is_written(tmp_path: Path) -> None:
     """G3, agl init: a client made at import is trained through, from a clone to a served model."""
     shell = Shell(tmp_path)
@@ -96,6 +96,7 @@ def test_the_tutorial_runs_as_it_is_written(tmp_path: Path) -> None:
     )
     assert "step 4/4" in printed["agl train"]
     assert "sent_elsewhere" not in printed["agl train"]
+    assert printed["agl watch"].endswith("run finished\n")
     assert "8 of" in printed["agl store"]
     for said in ("system: You are the writer.", "user: Question:", "answer: "):
         assert said in printed["agl trace"]

@@ -17,8 +17,11 @@ __all__ = ["is_sent", "sent"]
 
 
 def is_sent(text: str, messages: JsonObjects) -> bool:
-    """Return whether a message has the text, with any values for its placeholders."""
-    pattern = Pattern(text)
+    """Return whether a message has the text, with any values for its placeholders.
+
+    The space around the text does not count.
+    """
+    pattern = Pattern(text.strip())
     return any(pattern.find(each) is not None for each in _texts(messages))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ from agl_tuning._runs import KeyedRollout, Runs, digest_of
 
 _NOT_FOUND: Final = "prompts_not_found"
 """Cause of loss: calls of a prompt's agents that do not have its text."""
+_ENOUGH_CALLS: Final = 16
+"""Calls with new texts, none of which has it, after which the phase ends."""
 
 
 class RunPhase:
@@ -62,8 +65,9 @@ class RunPhase:
         """Digest of a candidate to all prompts with its texts."""
         self._tenths = 0
         """Tenths of the budget whose end was shown."""
-        self._sent: set[str] = set()
-        """Prompts read with ``agl.resource`` that were found in calls."""
+        self._sent: defaultdict[tuple[str, bool], Counter[str]] = defaultdict(Counter)
+        """Numbers of calls, and of those found to have the text, of each prompt that is read with
+        ``agl.resource``: of its incumbent (True) and of new texts."""
         self.runs = Runs(setup, scope=scope, after_id=after_id, progress=self._show)
 
     async def run(self, asked: Sequence[PromptRollout]) -> list[PromptOutcome]:
@@ -89,26 +93,35 @@ class RunPhase:
         """Check that the program sends a prompt that it reads with ``agl.resource``.
 
         Raises:
-            ConfigError: no call had it.
+            ConfigError: no call had the incumbent, or none had a new text.
         """
-        calls = found = 0
         agents: set[str] = set()
         for rollout, outcome in zip(asked, results, strict=True):
             text = rollout.candidate.get(prompt.name, prompt.text)
+            tally = self._sent[prompt.name, text == prompt.text]
             for call in outcome.record.calls:
                 agents.add(call.record.known_as)
                 if any_matches(prompt.agents, call.record.known_as):
-                    calls += 1
-                    found += is_sent(text, call.messages)
-        self.losses.add(_NOT_FOUND, calls - found)
-        if found:
-            self._sent.add(prompt.name)
-        elif prompt.name not in self._sent and any(each.failure is None for each in results):
+                    tally["calls"] += 1
+                    found = is_sent(text, call.messages)
+                    tally["found"] += found
+                    self.losses.add(_NOT_FOUND, not found)
+        incumbent, new = (self._sent[prompt.name, is_incumbent] for is_incumbent in (True, False))
+        succeeded = any(each.failure is None for each in results)
+        fix = (
+            f"Send what agl.resource({prompt.name!r}) returns, read in each rollout; or set captured "
+            f"= true for the prompt that the program has itself"
+        )
+        if not (incumbent["found"] or new["found"]) and succeeded:
             raise ConfigError(
-                f"prompts.{prompt.name}: none of {calls} calls of {[*prompt.agents]} has its text, so "
-                f"that tuning it would change nothing; agents that made calls: {sorted(agents)}. "
-                f"Send what agl.resource({prompt.name!r}) returns, or set captured = true for the "
-                f"prompt that the program has itself"
+                f"prompts.{prompt.name}: none of {incumbent['calls'] + new['calls']} calls of "
+                f"{[*prompt.agents]} has its text, so that tuning it would change nothing; agents "
+                f"that made calls: {sorted(agents)}. {fix}"
+            )
+        if new["calls"] >= _ENOUGH_CALLS and not new["found"]:
+            raise ConfigError(
+                f"prompts.{prompt.name}: none of {new['calls']} calls of {[*prompt.agents]} has a new "
+                f"text, although calls had the first one: the program keeps it. {fix}"
             )
 
     def _show(self, ended: int) -> None:

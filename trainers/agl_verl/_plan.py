@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from agl_core.app import engine_name, load_plugins, make_algorithm, with_weights
-from agl_core.config import check_options, load_config, resolve_policies
+from agl_core.config import algorithm_phases, check_options, load_config, resolve_policies
 from agl_core.errors import ConfigError
 from agl_core.types import Finding
 from agl_verl.memory import GB, MemoryTerm, Shape, Use, cached_tokens, parts_of, problems, totals
@@ -48,7 +48,8 @@ def plan_of(config: RunConfig, *, device: str) -> Plan:
     from agl_verl._cluster import use_platform  # noqa: PLC0415
 
     plugins = load_plugins()
-    if engine_name(config, plugins) != _ENGINE:
+    phases = [*algorithm_phases(config).values()]
+    if engine_name(config, plugins) != _ENGINE or not phases:
         raise ConfigError(f"The run does not train with verl: set engine.name = {_ENGINE!r}")
     use_platform("cpu")  # for this process, which does not compute
     from agl_verl._config import make_config, use_of  # noqa: PLC0415
@@ -58,7 +59,7 @@ def plan_of(config: RunConfig, *, device: str) -> Plan:
     options: Any = check_options(config.engine, registry.options_model(_ENGINE), where="engine")
     policies = with_weights(resolve_policies(config, training=True), plugins)
     trained = next(policy for policy in policies if policy.trainable)
-    _, setup = make_algorithm(config, plugins)
+    _, setup = make_algorithm(phases[0], plugins)
     served = served_by(policies, options, here=False)
     verl = make_config(
         options.verl,

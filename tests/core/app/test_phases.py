@@ -260,6 +260,18 @@ class TestAlgorithms:
             train(tuning, phases)
         assert tuning.engines == []
 
+    def test_options_of_the_algorithm_go_to_phases_with_it(self, bench: Bench) -> None:
+        bench.sections = {
+            "algorithm": {"name": "reinforce", "lr": 0.5, "baseline": "mean"},
+            "phases": [GRPO, {"algorithm": "grpo", "steps": 1}],
+            "train": {},
+        }
+        assert [step.steps for step in bench.train().steps] == [3, 3, 3]
+        assert bench.engine.lr == 0.5
+        bench.sections["phases"] = [{"algorithm": "grpo", "steps": 1}]
+        with pytest.raises(ConfigError, match=r"algorithm.baseline is an option of 'reinforce'"):
+            bench.app()
+
     def test_options_of_a_phase_override_those_of_the_optimizer(self, tuning: Bench) -> None:
         tuning.sections = {"optimizers": {"toy": {"size": "x"}}}
         assert tuning.app(train__steps=1)

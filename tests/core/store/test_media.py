@@ -15,6 +15,7 @@ import pytest
 from agl_testing._store_samples import begin, begin_all, span, succeed
 
 from agl_core.errors import StoreError
+from agl_core.store import SPANS, encode
 from agl_core.store import _sqlite as sqlite_module
 from agl_core.store._sql import FileSettings, connect, prepare
 from agl_core.store._sqlite import SqliteStore
@@ -346,3 +347,26 @@ async def test_what_may_not_be_written_is_named_with_the_fix(tmp_path, locked):
     told = ran.stdout.decode()
     assert str(path) in told
     assert "writable" in told
+
+
+async def test_encoded_spans_are_in_order_and_only_decoding_finds_what_is_damaged(path):
+    store = SqliteStore(path)
+    await store.open()
+    claim = await begin(store)
+    odd = span(claim, sequence=1, name="\ud800", attributes={"\ud800": 2**80})
+    sent = [span(claim, sequence=2), odd, span(claim, sequence=1), span(claim, start_ns=-1)]
+    await store.add_spans(sent)
+    ids = [claim.rollout.id]
+    expected = await store.spans(ids)
+    assert expected == sorted(sent, key=lambda one: one.order)
+    assert [SPANS.decode(blob) for blob in await store.encoded_spans(ids)] == expected
+    assert await store.encoded_spans(ids, attempt_id="another") == []
+    damaged = encode({"id": "span_0", "attributes": []})
+    await store.write(lambda records: records.add_spans(claim.attempt.id, [("span_0", damaged)]))
+    assert damaged in await store.encoded_spans(ids)
+    with pytest.raises(StoreError, match="stored Span cannot be read"):
+        await store.spans(ids)
+    await store.write(lambda records: records.add_spans(claim.attempt.id, [("span_1", b"\xc1")]))
+    with pytest.raises(StoreError, match="stored Span cannot be read"):
+        await store.encoded_spans(ids)
+    await store.close()

@@ -16,6 +16,8 @@ from agl_testing._store_samples import begin, rollout, span, succeed
 
 from agl_core.errors import ConfigError, LeadHeldError, StaleAttemptError, StoreError
 from agl_core.serving import GuestServer, address_of, bind
+from agl_core.store import _operations as operations
+from agl_core.store import encode
 from agl_core.store._memory import MemoryStore
 from agl_core.store._sqlite import SqliteStore
 from agl_core.store._waiting import SystemClock
@@ -317,6 +319,21 @@ async def test_errors_are_those_of_a_local_store(store):
         await store.enqueue([rollout(metadata={"endless": endless})])
     with pytest.raises(StoreError, match="seed"):
         await store.enqueue([rollout(seed="no number")])
+
+
+async def test_the_server_sends_stored_spans_without_decoding_them(store, place, monkeypatch):
+    claim = await begin(store)
+    sent = [span(claim, sequence=2), span(claim, sequence=1, attributes={"text": "\ud800"})]
+    await store.add_spans(sent)
+    monkeypatch.setattr(operations, "SPANS", None)
+    ids = [claim.rollout.id]
+    assert await store.spans(ids) == [sent[1], sent[0]]
+    damaged = encode({"id": "span_0", "attributes": []})
+    await place.server._store.write(
+        lambda records: records.add_spans(claim.attempt.id, [("span_0", damaged)])
+    )
+    with pytest.raises(StoreError, match="stored Span cannot be read"):
+        await store.spans(ids)
 
 
 class Skewed(SystemClock):

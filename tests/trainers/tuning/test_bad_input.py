@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from aiohttp import web
 
+import agl_core
 from agl_core.errors import ConfigError, TrainingError
 from tests.trainers.tuning.world import World, apo, ask, bootstrap, writer_alone
 
@@ -94,6 +95,7 @@ async def test_validation_tasks_that_are_training_tasks_are_counted(tmp_path):
         (400, '{"error": {"message": "no such model"}}', "no such model"),
         (200, HTML, "[Hh][Tt][Mm][Ll]|Sign in|JSON"),
         (403, HTML, "403"),
+        (429, '{"error": {"message": "slow down"}}', "429.*slow down|slow down"),
     ],
 )
 async def test_an_editor_that_does_not_answer_is_told(tmp_path, status, body, message):
@@ -114,6 +116,20 @@ async def test_a_template_that_the_program_does_not_send_is_an_error(tmp_path):
     section["writer"]["agents"] = ["poet"]
     world = World(tmp_path / "poet", agent=writer_alone, prompts=section, phases=[bootstrap()])
     with pytest.raises(ConfigError, match=r"none of 0 calls of \['poet'\].*\['writer'\]"):
+        await world.tune()
+
+
+async def test_a_program_that_keeps_the_first_text_is_an_error(tmp_path):
+    kept = []
+
+    async def keeps(task):
+        if not kept:
+            kept.append(agl_core.resource("writer"))
+        return await ask("writer", kept[0].format(item=task.input["item"]), "Write.")
+
+    section = {"writer": {"agents": ["writer"], "text": "Answer about {item}: "}}
+    world = World(tmp_path, agent=keeps, prompts=section, phases=[bootstrap(threshold=0.1)])
+    with pytest.raises(ConfigError, match="has a new text, although calls had the first one"):
         await world.tune()
 
 
@@ -151,4 +167,5 @@ class _editor:  # noqa: N801  a context manager
 
     async def _answer(self, request):
         kind = "text/html" if self._body is HTML else "application/json"
-        return web.Response(status=self._status, text=self._body, content_type=kind)
+        again = {"Retry-After": "0"}
+        return web.Response(status=self._status, text=self._body, content_type=kind, headers=again)
