@@ -34,7 +34,7 @@ def test_conversations_are_right_answers_about_items_of_no_task():
 
 def test_an_arm_reaches_the_target_with_the_first_three_steps_of_its_score():
     imitation = importlib.import_module("bench_imitation")
-    rewards = [0.2, 0.5, 0.8, 0.7, 0.9, 0.8]
+    rewards = [0.25, 0.5, 0.75, 0.625, 0.875, 0.9375]
     reached = [imitation.rollouts_until(target, rewards) for target in (0.5, 0.7, 0.8, 0.9)]
     assert reached == [3 * 64, 5 * 64, 5 * 64 + 64, None]
     held_out = {"grpo": [0.2, 0.8], "sft_grpo": [0.2, 0.9]}
