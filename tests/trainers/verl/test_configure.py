@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
-from agl_verl import _compat
+from agl_testing.fake_openai import FakeOpenAI, FakeOptions
+from agl_verl import _engine as verl_engine
 from agl_verl._config import make_config
 from agl_verl._loss import CrossEntropy, PolicyLoss, PolicyLossOptions
 from agl_verl._trainer import STATE
 
+from agl_core._builtin import load_plugins
+from agl_core.app import App, Inputs
+from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup
+from tests.core.app.conftest import two_agents
 from tests.trainers.verl import verl_parts
-from tests.trainers.verl.test_trainer import Workers, batch_of, trainer
+from tests.trainers.verl.test_bad_runs import MODEL, Cluster, TrainedWorkers, Verl, same_for_all
+from tests.trainers.verl.test_trainer import batch_of, trainer
 
 pytestmark = pytest.mark.usefixtures("composed_once")
 
@@ -23,7 +31,7 @@ GRPO = PolicyLoss(PolicyLossOptions(clip_low=0.1, clip_high=0.3))
 SETUP = AlgorithmSetup(name="grpo", loss_factory=lambda: GRPO, lr=1e-3)
 
 
-class Changing(Workers):
+class Changing(TrainedWorkers):
     """Workers that keep what they are reconfigured with."""
 
     def __init__(self, ranks=1):
@@ -36,9 +44,6 @@ class Changing(Workers):
 
     def load_checkpoint(self, *, local_path, del_local_after_load):
         self.loaded += 1
-
-    def compute_ref_log_prob(self, tensors):
-        return {"log_probs": tensors["input_ids"]}
 
 
 def config_of(setup, loss, **given):
@@ -205,5 +210,59 @@ class TestWorker:
         assert float(rate) == pytest.approx(SETUP.lr)
 
 
-def test_the_loss_has_the_place_that_the_worker_takes_it_from():
-    assert _compat.ppo_loss is verl_parts.ppo_loss
+class TestRun:
+    """A run of two phases; verl's processes are stood for."""
+
+    @pytest.fixture
+    def verl(self, monkeypatch):
+        with FakeOpenAI(options=FakeOptions(stable=True)) as server:
+            made = Verl(server.base_url.removeprefix("http://").removesuffix("/v1"))
+            made.group = Changing()
+            monkeypatch.setattr(verl_engine, "Replicas", made)
+            monkeypatch.setattr(verl_engine, "Cluster", Cluster)
+            yield made
+
+    def test_each_phase_trains_with_its_own_loss_and_rate(self, verl, tmp_path):
+        report = train(tmp_path, [sft(tmp_path), {"algorithm": "grpo", "steps": 1, "lr": 1e-4}])
+        actors = verl.group.actors
+        assert [(each.policy_loss.loss_mode, each.optim.lr) for each in actors] == [
+            ("gpg", 1e-3),
+            ("vanilla", 1e-4),
+        ]
+        assert [step.rollouts for step in report.steps] == [0, 4]
+        first, second = verl.group.updates
+        assert _values(first, "advantages") == {1.0}
+        assert _values(second, "advantages") == {0.0}
+
+    def test_phases_with_the_same_settings_change_nothing(self, verl, tmp_path):
+        grpo = {"algorithm": "grpo", "steps": 1}
+        train(tmp_path, [grpo, {**grpo, "group_size": 3}])
+        assert verl.group.actors == []
+        assert len(verl.group.updates) == 2
+
+
+def sft(directory):
+    turns = [{"role": "user", "content": "price?"}, {"role": "assistant", "content": "9 euros"}]
+    data = directory / "answers.jsonl"
+    data.write_text(json.dumps({"messages": turns, "agent": "writer"}) + "\n")
+    return {"algorithm": "sft", "steps": 1, "data": [str(data)], "lr": 1e-3}
+
+
+def train(directory, phases):
+    config = resolve(
+        {
+            "name": "phases",
+            "directory": str(directory),
+            "agents": ["writer"],
+            "model": MODEL,
+            "store": {"name": "memory"},
+            "engine": {"name": "verl", "device": "cpu"},
+            "algorithm": {"group_size": 2},
+            "phases": phases,
+            "train": {"tasks_per_step": 2},
+            "rollout": {"concurrency": 4, "timeout_s": 60.0, "max_tokens": 16},
+        }
+    )
+    tasks = [{"input": number} for number in range(2)]
+    inputs = Inputs(agent=two_agents, reward=same_for_all, tasks=tasks)
+    return asyncio.run(App(config, inputs, plugins=load_plugins()).train())
