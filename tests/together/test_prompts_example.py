@@ -13,6 +13,8 @@ from agl_bootstrap import HEADER
 from agl_demo.world import PLANNER_SYSTEM, WRITER_SYSTEM
 
 FOLDER = Path(__file__).parents[2] / "examples" / "11_prompts"
+FIRST_LINES = {"crewai_train": "You are writer. You answer customers of a shop."}
+"""First lines of prompts that are not the demo's."""
 FRAMEWORKS = {"train": "langgraph", "autogen_train": "autogen_agentchat", "crewai_train": "crewai"}
 
 
@@ -24,7 +26,8 @@ def test_the_writers_prompt_is_tuned_and_nothing_else(program, tmp_path):
     report, run = trained(program, tmp_path)
     prompt = report["prompts"]["writer"]
     assert (prompt["captured"], prompt["agents"]) == (True, ["writer"])
-    assert prompt["text"].partition("\n")[0] == WRITER_SYSTEM
+    first = FIRST_LINES.get(program, WRITER_SYSTEM)
+    assert prompt["text"].partition("\n")[0] == first
     for score in (prompt["before"], prompt["after"]):
         assert score["n"] == 20
         assert 0 <= score["low"] <= score["mean"] <= score["high"] <= 1
@@ -34,9 +37,11 @@ def test_the_writers_prompt_is_tuned_and_nothing_else(program, tmp_path):
     assert "prompts_not_found" not in report["lost"]
     assert all(one["sha256_before"] == one["sha256_after"] for one in report["policies"].values())
     heads = prompts_of(run)
-    assert heads["planner"] == {PLANNER_SYSTEM}
-    assert {text.partition("\n")[0] for text in heads["writer"]} == {WRITER_SYSTEM}
-    assert any(HEADER in text for text in heads["writer"])
+    assert all(text.startswith(PLANNER_SYSTEM) for text in heads["planner"])
+    assert {text.partition("\n")[0] for text in heads["writer"]} == {first}
+    # The tiny model knows only the demo's prompt: with another it has no answer to demonstrate.
+    demonstrates = any(HEADER in text for text in heads["writer"])
+    assert demonstrates == (first == WRITER_SYSTEM)
 
 
 def trained(program: str, tmp_path: Path) -> tuple[dict, Path]:
