@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from agl_torch.engine import TorchEngine
 from agl_torch.losses.cross_entropy import CrossEntropy
-from agl_torch.losses.policy_gradient import PolicyGradient, PolicyGradientOptions
+from agl_torch.losses.policy_gradient import ClipOptions, PolicyGradient
 from agl_torch.options import TorchOptions
 
 from agl_core.errors import ConfigError
@@ -27,7 +27,7 @@ async def test_loss_rate_and_divergence_follow_the_setup(run_engine, policy, sam
         assert "kl" not in (await engine.update(batch)).metrics
         other = AlgorithmSetup(
             name="grpo",
-            loss_factory=lambda: PolicyGradient(PolicyGradientOptions()),
+            loss_factory=lambda: PolicyGradient(ClipOptions()),
             lr=0,
             kl_weight=0.1,
         )
