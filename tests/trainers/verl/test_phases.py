@@ -47,7 +47,8 @@ def phases_of(engine: str) -> list[AlgorithmSetup]:
     config = resolve({"engine": engine, "algorithm": algorithm, "seed": 3})
     second = make_algorithm(config, load_plugins())[1]
     loss = {"verl": CrossEntropy, "torch": TorchCrossEntropy}[engine]
-    first = AlgorithmSetup(name="sft", loss_factory=loss, seed=3, lr=LR)
+    # A step this small keeps the divergence of phase 2 below the bound at which verl cuts it off.
+    first = AlgorithmSetup(name="sft", loss_factory=loss, seed=3, lr=LR / 20)
     return [first, second, replace(second, kl_weight=0.0, epochs=2, minibatches=2)]
 
 
@@ -97,10 +98,10 @@ class TestEngine:
         assert [each.metrics["optimizer_steps"] for each in mine] == [1.0, 1.0, 4.0]
         assert "kl_loss" not in mine[2].metrics
         before = load_file(Path(MODEL) / "model.safetensors")
-        for number in range(3):
+        for number, setup in enumerate(phases_of("torch")):
             found, expected, before = self._moved(tmp_path, number, before)
-            assert expected > LR / 4
-            assert found < LR / 10
+            assert expected > setup.lr / 4
+            assert found < setup.lr / 10
 
     @staticmethod
     def _moved(
