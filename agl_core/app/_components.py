@@ -202,8 +202,11 @@ async def _engine(
         most = max(phase.setup.kl_weight for phase in phases.values())
         setup = replace(phases[min(phases)].setup, kl_weight=most)
     engine = make_engine(plan.config, plan.plugins, setup, policies=policies)
-    if setup is not None and reconfigures(phases) and type(engine).configure is Engine.configure:
-        await engine.configure(setup)  # refuses
+    if setup is not None and reconfigures(phases):
+        if type(engine).configure is Engine.configure:
+            await engine.configure(setup)  # refuses
+        for phase in phases.values():
+            engine.check_setup(phase.setup)
     return engine
 
 

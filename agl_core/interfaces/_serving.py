@@ -257,6 +257,13 @@ class Engine(ABC):
             f"the phases the same options and the same loss, or choose another engine"
         )
 
+    def check_setup(self, setup: AlgorithmSetup) -> None:  # noqa: B027
+        """Check a setup that `configure` will get, before `start`. Default: accept it.
+
+        Raises:
+            ConfigError: the engine cannot train with it.
+        """
+
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:  # noqa: ARG002
         """Write weights and tokenizer as a servable directory.
 

@@ -248,6 +248,7 @@ class EngineContract(ContractSuite):
         await engine.configure(replace(setup, lr=0))
         await engine.update(batch)
         assert await engine.fingerprint(policy.name) == mark, "lr = 0 is not used"
+        await engine.configure(setup)  # as other tests of a shared engine expect it
 
     async def test_what_load_restores_is_served(
         self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path

@@ -126,6 +126,10 @@ class TorchEngine(Engine):
 
         await self._worker.run(work)
 
+    def check_setup(self, setup: AlgorithmSetup) -> None:
+        """Check that the setup's loss exists and accepts its options; see `Engine.check_setup`."""
+        setup.loss_factory()
+
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
         """Write weights and tokenizer to a directory.
 

@@ -39,6 +39,7 @@ _PLACES: Final[Mapping[str, str]] = MappingProxyType(
         "get_platform": "verl.plugin.platform.platform_manager",
         "get_ppo_ray_runtime_env": "verl.trainer.constants_ppo",
         "omega_conf_to_dataclass": "verl.utils.config",
+        "ppo_loss": "verl.workers.utils.losses",
         "reduce_metrics": "verl.utils.metric",
         "register": "verl.single_controller.base.decorator",
         "response_from_nested": "verl.workers.utils.padding",

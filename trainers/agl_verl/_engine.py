@@ -200,6 +200,23 @@ class VerlEngine(Engine):
         finally:
             self._reviving.release()
 
+    async def configure(self, setup: AlgorithmSetup) -> None:
+        """Train with another setup from now on; weights and optimizer state stay.
+
+        Raises:
+            ConfigError: the algorithm's loss is unknown or its options are invalid, verl rejects a
+                value, or the engine was created without `kl_weight` and so keeps no reference.
+        """
+        trainer, loss = self._training(), setup.loss_factory()
+        await self._driver.run(
+            lambda: trainer.configure(setup, loss, self._verl_config(setup, loss))
+        )
+        self._setup, self._loss = setup, loss
+
+    def check_setup(self, setup: AlgorithmSetup) -> None:
+        """Check that the setup's loss exists and accepts its options; see `Engine.check_setup`."""
+        setup.loss_factory()
+
     async def save(self, policy: str, directory: str, *, resumable: bool = True) -> None:
         """Write weights and tokenizer to a directory; see `WorkerTrainer.save`."""
         trainer, version = self._trained(policy), self._versions[policy]
@@ -251,15 +268,7 @@ class VerlEngine(Engine):
 
     def _start(self, policies: Sequence[Policy], trained: Policy | None) -> None:
         setup, loss = self._setup, self._loss
-        served = served_by(policies, self._options)
-        config = make_config(
-            self._options.verl,
-            device=self._device,
-            model=(trained or policies[0]).model,
-            setup=setup if trained else None,
-            actor=loss.actor if loss is not None else {},
-            served=served,
-        )
+        config = self._verl_config(setup, loss)
         trust = bool(config.actor_rollout_ref.model.trust_remote_code)
         for model in {policy.model for policy in policies}:
             tokenizer = _tokenizer_of(model, trust_remote_code=trust)
@@ -267,6 +276,7 @@ class VerlEngine(Engine):
             self._visions[model] = vision_of(model, trust_remote_code=trust)
             self._vocab_sizes[model] = vocab_size_of(model, trust_remote_code=trust)
         if trained is not None and self._device == "cuda":
+            served = served_by(policies, self._options)
             _check_memory(config, served, trained.model, trust_remote_code=trust)
         self._cluster.connect(config)
         self._config, self._pool = config, Replicas.pool(config)
@@ -283,6 +293,19 @@ class VerlEngine(Engine):
         for policy in policies:
             if trained is None or not _only_for_others(policy):
                 self._start_frozen(_key(policy))
+
+    def _verl_config(self, setup: AlgorithmSetup | None, loss: PolicyLoss | None) -> Any:
+        """Return verl's configuration of this engine with a setup; see `make_config`."""
+        policies = list(self._policies.values())
+        trained = next((each for each in policies if each.trainable and setup is not None), None)
+        return make_config(
+            self._options.verl,
+            device=self._device,
+            model=(trained or policies[0]).model,
+            setup=setup if trained else None,
+            actor=loss.actor if loss is not None else {},
+            served=served_by(policies, self._options),
+        )
 
     def _whole(self, directory: Path) -> str:
         """Return a directory that replicas can load; a merged adapter is kept until `stop`."""
@@ -331,11 +354,14 @@ class VerlEngine(Engine):
         return self._policies[name]
 
     def _trained(self, name: str) -> WorkerTrainer:
-        policy = self._policy(name)
-        if self._trainer is None:
-            raise ConfigError("Engine 'verl' was made to serve only: give it an algorithm")
+        policy, trainer = self._policy(name), self._training()
         if not policy.trainable:
             raise ConfigError(f"Policy {name!r} is frozen: set trainable in policies.{name}")
+        return trainer
+
+    def _training(self) -> WorkerTrainer:
+        if self._trainer is None:
+            raise ConfigError("Engine 'verl' was made to serve only: give it an algorithm")
         return self._trainer
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -39,6 +39,8 @@ class Plan:
 def plan_of(config: RunConfig, *, device: str) -> Plan:
     """Create the plan of a run; this machine need not have the device.
 
+    The plan of a run with phases is that of the first, with a reference if any phase needs one.
+
     Raises:
         ConfigError: the run does not train with verl, its model cannot be read, verl rejects a
             value, or the limit on answers exceeds the length that replicas serve.
@@ -59,14 +61,16 @@ def plan_of(config: RunConfig, *, device: str) -> Plan:
     options: Any = check_options(config.engine, registry.options_model(_ENGINE), where="engine")
     policies = with_weights(resolve_policies(config, training=True), plugins)
     trained = next(policy for policy in policies if policy.trainable)
-    _, setup = make_algorithm(phases[0], plugins)
+    setups = [make_algorithm(phase, plugins)[1] for phase in phases]
+    losses = [setup.loss_factory() for setup in setups]
+    setup = replace(setups[0], kl_weight=max(each.kl_weight for each in setups))
     served = served_by(policies, options, here=False)
     verl = make_config(
         options.verl,
         device=device,
         model=trained.model,
         setup=setup,
-        actor=setup.loss_factory().actor,
+        actor=losses[0].actor,
         served=served,
     )
     try:

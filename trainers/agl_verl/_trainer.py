@@ -77,10 +77,28 @@ class WorkerTrainer:
         self._setup = setup
         self._options = options
         self._loss = loss
+        self._keeps_reference = setup.kl_weight > 0 or has_adapter(self._config.model)
         self._ranks = int(workers.data_parallel_size()[0])
         self._pad_id = 0
         self._vision = vision
         self._digest: dict[str, str] = {}
+
+    def configure(self, setup: AlgorithmSetup, loss: PolicyLoss, config: Any) -> None:
+        """Train with another setup from now on; weights and optimizer state stay.
+
+        Args:
+            config: verl's configuration of a run with this setup.
+
+        Raises:
+            ConfigError: the setup has a KL term, but the initial weights were not kept.
+        """
+        if setup.kl_weight > 0 and not self._keeps_reference:
+            raise ConfigError(
+                f"algorithm.kl_weight is {setup.kl_weight}, but engine 'verl' did not keep the "
+                f"initial weights: create the engine with a kl_weight above 0"
+            )
+        self._workers.reconfigure(config.actor_rollout_ref.actor)
+        self._setup, self._loss, self._config = setup, loss, config.actor_rollout_ref
 
     def train(self, batch: Batch) -> Trained:
         """Take the batch's optimizer steps.
@@ -146,7 +164,7 @@ class WorkerTrainer:
             shutil.rmtree(state)
 
     def load(self, directory: Path) -> None:
-        """Restore what `save` wrote.
+        """Restore what `save` wrote; settings such as the learning rate are those of now.
 
         Raises:
             ConfigError: the directory has no training state of engine ``verl``.
@@ -161,6 +179,7 @@ class WorkerTrainer:
         for name, digest in self._base_digest().items():
             check_digest(directory, name, digest)
         self._workers.load_checkpoint(local_path=str(state), del_local_after_load=False)
+        self._workers.reconfigure(self._config.actor)
 
     def fingerprint(self) -> str:
         """Return the sha256 of the weights."""

@@ -1,9 +1,10 @@
-"""verl's training worker, extended by methods for its weights."""
+"""verl's training worker, extended by methods for its settings and its weights."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,19 @@ class Actor(_compat.ActorRolloutRefWorker):
     def data_parallel_size(self) -> int:
         """Return the number of ranks that share a batch."""
         return int(self.actor.engine.get_data_parallel_size())
+
+    @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
+    def reconfigure(self, actor: Any) -> None:
+        """Train with the loss and the optimizer settings of this ``actor_rollout_ref.actor``.
+
+        Weights and the optimizer's moments stay.
+        """
+        settings = _compat.omega_conf_to_dataclass(actor)
+        settings.model_config = self.actor.model_config
+        self.actor.set_loss_fn(partial(_compat.ppo_loss, config=settings))
+        engine = self.actor.engine
+        engine.optimizer_config.clip_grad = settings.optim.clip_grad
+        set_rates(engine.optimizer, engine.lr_scheduler, settings.optim)
 
     @_compat.register(dispatch_mode=_compat.Dispatch.ONE_TO_ALL)
     def fingerprint(self) -> str:
@@ -67,6 +81,26 @@ class Actor(_compat.ActorRolloutRefWorker):
             save_file(adapter, Path(directory) / ADAPTER_FILE, metadata={"format": "pt"})
             model = getattr(engine.module, "_fsdp_wrapped_module", engine.module)
             model.peft_config["default"].save_pretrained(directory)
+
+
+def set_rates(
+    optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LambdaLR, settings: Any
+) -> None:
+    """Set learning rate and weight decay as if the optimizer had been made with `settings`.
+
+    The schedule continues where it is, now relative to the new learning rate.
+    """
+    given = settings.override_optimizer_config or {}  # verl prefers it when it makes an optimizer
+    base = given.get("lr", settings.lr)
+    schedule.base_lrs = [base for _ in optimizer.param_groups]
+    for group, factor in zip(optimizer.param_groups, schedule.lr_lambdas, strict=True):
+        group["initial_lr"] = base
+        group["weight_decay"] = given.get("weight_decay", settings.weight_decay)
+        rate = base * factor(schedule.last_epoch)
+        if isinstance(group["lr"], torch.Tensor):  # an optimizer of torchao
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def _is_first() -> bool:

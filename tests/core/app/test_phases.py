@@ -209,6 +209,22 @@ class TestAlgorithms:
         bench.sections = {"phases": [GRPO, {**GRPO, "group_size": 2}], "train": {}}
         assert len(bench.train().steps) == 4
 
+    def test_a_phase_that_the_engine_cannot_train_is_refused_before_anything_starts(
+        self, bench: Bench
+    ) -> None:
+        class Choosy(BanditEngine):
+            def check_setup(self, setup: AlgorithmSetup) -> None:
+                if setup.lr > 0.4:
+                    raise ConfigError(f"lr is {setup.lr}")
+
+        bench.engine_class = Choosy
+        bench.sections = {"phases": [{**GRPO, "lr": 0.3}, {**GRPO, "lr": 0.5}], "train": {}}
+        with pytest.raises(ConfigError, match=r"lr is 0\.5"):
+            bench.train()
+        assert bench.engine.backends == {}
+        bench.sections["phases"][1]["lr"] = 0.4
+        assert len(bench.train().steps) == 4
+
     def test_no_rollout_is_begun_beyond_a_phase(self, bench: Bench) -> None:
         versions: dict[int, int] = {}
 

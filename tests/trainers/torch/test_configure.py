@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from agl_torch.engine import TorchEngine
 from agl_torch.losses.cross_entropy import CrossEntropy
 from agl_torch.losses.policy_gradient import ClipOptions, PolicyGradient
+from agl_torch.options import TorchOptions
 
 from agl_core.errors import ConfigError
 from agl_core.interfaces import AlgorithmSetup
@@ -51,3 +53,13 @@ async def test_a_divergence_needs_the_weights_of_the_start(run_engine, policy):
     async with run_engine([policy], SETUP) as engine:
         with pytest.raises(ConfigError, match="initial weights were not kept"):
             await engine.configure(replace(SETUP, kl_weight=0.1))
+
+
+def test_a_loss_of_a_later_phase_is_checked_before_the_start():
+    def refuse():
+        raise ConfigError("no such loss")
+
+    engine = TorchEngine(TorchOptions(device="cpu"), SETUP)
+    engine.check_setup(SETUP)
+    with pytest.raises(ConfigError, match="no such loss"):
+        engine.check_setup(replace(SETUP, loss_factory=refuse))

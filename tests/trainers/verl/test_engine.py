@@ -32,6 +32,7 @@ from agl_core.app.parts import make_algorithm
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError, EngineError, TrainingError
 from agl_core.gateway._routing import Route
+from agl_core.interfaces import AlgorithmSetup
 from agl_core.training.algorithms import GRPO, RLOO, GRPOOptions, RLOOOptions
 from agl_core.types import Batch, Policy
 from tests.trainers.verl.convert_cases import case_of, conversations
@@ -50,7 +51,7 @@ ALGORITHMS = {
 }
 
 
-def setup_of(engine: str) -> Any:
+def setup_of(engine: str) -> AlgorithmSetup:
     config = resolve({"engine": engine, "algorithm": {"name": "grpo", "lr": LR}, "seed": 3})
     return make_algorithm(config, load_plugins())[1]
 
@@ -164,6 +165,10 @@ class TestContract(EngineContract):
     @pytest.fixture
     def policy(self, policies: list[Policy]) -> Policy:
         return policies[0]
+
+    @pytest.fixture
+    def algorithm_setup(self) -> AlgorithmSetup:
+        return setup_of("verl")
 
     @pytest.fixture
     def recompute(self) -> Callable[..., list[float]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from agl_verl._engine import VerlEngine
@@ -137,6 +139,33 @@ async def test_what_is_not_trained_is_not_updated_or_saved(tmp_path):
         await made.update(batch)
     with pytest.raises(ConfigError, match="to serve only"):
         await made.save(batch.policy, str(tmp_path))
+
+
+async def test_what_is_not_trained_has_no_other_setup():
+    setup = _setup(name="grpo")
+    with pytest.raises(ConfigError, match="made to serve only: give it an algorithm"):
+        await engine(setup=False).configure(setup)
+
+
+def test_a_setup_is_checked_before_the_start():
+    made = engine()
+    made.check_setup(_setup(name="grpo", lr=0.5))
+    made.check_setup(_setup(name="verl", policy_loss="gspo"))
+    alien = dataclasses.replace(_setup(name="grpo"), loss_factory=_loss_of("parley"))
+    with pytest.raises(ConfigError, match="Engine 'verl' has no loss 'parley', which algorithm"):
+        made.check_setup(alien)
+
+
+def _setup(**algorithm):
+    config = resolve({"engine": "verl", "algorithm": algorithm})
+    return make_algorithm(config, load_plugins())[1]
+
+
+def _loss_of(name):
+    from agl_core.app.parts import _loss_factory
+
+    config = resolve({"engine": "verl", "algorithm": "grpo"})
+    return _loss_factory(config, SimpleNamespace(loss=name, loss_options={}), load_plugins())
 
 
 async def test_a_frozen_policy_is_not_updated():

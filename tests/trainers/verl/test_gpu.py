@@ -222,6 +222,17 @@ def test_a_run_is_rendered_without_a_gpu(run_file):
     assert done.return_value == 0
 
 
+def test_a_run_with_phases_is_planned_as_its_first_with_the_reference_of_any(run_file):
+    phases = [
+        {"algorithm": "verl", "policy_loss": "gspo", "steps": 1},
+        {"algorithm": "grpo", "steps": 1, "kl_weight": 0.2},
+    ]
+    rendered = plan.plan_of(load_config(run_file, (f"phases={json.dumps(phases)}",)), device="cuda")
+    actor = rendered.verl.actor_rollout_ref.actor
+    assert actor.policy_loss.loss_mode == "gspo"
+    assert (actor.use_kl_loss, actor.kl_loss_coef) == (True, 0.2)
+
+
 def test_a_run_that_does_not_fit_says_so(run_file):
     """H2, H7: with the sum, as an exit status and as the check of `agl doctor`."""
     overrides = ["--set", "verl.actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536"]
