@@ -173,10 +173,10 @@ class TorchBackend(Backend):
         return prompt
 
     def _generation(self, request: CompletionRequest, prompt: tuple[int, ...]) -> Generation:
-        room = self._endpoint.max_model_len - len(prompt)
+        left = self._endpoint.max_model_len - len(prompt)
         return Generation(
             prompt=prompt,
-            sampling=request.sampling(room=room, default=self._endpoint.max_new_tokens),
+            sampling=request.sampling(left=left, default=self._endpoint.max_new_tokens),
             n=request.n,
             stream=request.stream,
             stops=self._endpoint.vocabulary.stopper(request.ends),

@@ -118,7 +118,7 @@ def test_two_versions_are_compared_in_pairs(agl, apps, run, tmp_path):
     [
         (("eval", "shop", "--prompts", "9"), "no version '9'"),
         (("eval", "shop", *("--prompts", "1") * 3), "at most twice"),
-        (("eval", "nobody"), "'nobody' is not a run"),
+        (("eval", "absent"), "'absent' is not a run"),
         (("eval", "run.toml", "--checkpoint", "absent"), "does not exist"),
         (("eval", "run.toml", "--prompts", "best"), "has tuned no prompts"),
     ],

@@ -78,7 +78,7 @@ def test_a_name_that_is_no_file_name_is_encoded(agl, run, tmp_path):
     [
         (("shop",), "Say what to write"),
         (("shop", "--prompts", "out"), "has no checkpoint: nothing was learned so far"),
-        (("nobody", "--prompts", "out"), "'nobody' is not a run"),
+        (("absent", "--prompts", "out"), "'absent' is not a run"),
     ],
 )
 def test_wrong_usage(agl, run, arguments, said):

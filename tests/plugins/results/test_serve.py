@@ -164,8 +164,8 @@ async def test_a_run_that_has_learned_nothing_is_named(run, tmp_path):
     (run.directory / "prompts").mkdir()
     with pytest.raises(ConfigError, match="has no checkpoint"):
         await serve(run.directory, host="127.0.0.1", port=0)
-    with pytest.raises(ConfigError, match="'nobody' is not a run"):
-        await serve("nobody", host="127.0.0.1", port=0)
+    with pytest.raises(ConfigError, match="'absent' is not a run"):
+        await serve("absent", host="127.0.0.1", port=0)
 
 
 async def test_a_damaged_checkpoint_is_not_served(run):

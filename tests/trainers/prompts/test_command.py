@@ -113,7 +113,7 @@ def test_only_the_versions_of_one_prompt(agl, run):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nobody"], "'nobody' is not a run"),
+        (["absent"], "'absent' is not a run"),
         (["shop", "reader"], "tuned no prompt 'reader'; it tuned writer"),
         (["shop", "--diff", "1", "9"], "no version '9'"),
     ],

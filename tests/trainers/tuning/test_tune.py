@@ -24,7 +24,7 @@ async def test_a_phase_improves_the_writers_prompt(tmp_path):
     rollouts = await world.rollouts()
     assert len(rollouts) == 8 + tuned.rollouts
     assert all(rollout.consumed for rollout in rollouts)
-    # The planner's prompt is nobody's to tune.
+    # The planner's prompt is not tuned.
     assert {head for head in world.backend.heads if "Plan" in head} <= {
         f"Plan an answer about {task.input['item']}." for task in [*world.train, *world.val]
     }
@@ -148,7 +148,7 @@ async def test_a_rollout_that_somebody_cancelled_has_an_outcome(tmp_path):
         phase = RunPhase(world.setup, 0, {}, scope="s", after_id="")
 
         async def cancels():
-            await world.store.claim("nobody", timeout_s=30)
+            await world.store.claim("worker", timeout_s=30)
             await world.source.abandon("run")
 
         import asyncio

@@ -86,11 +86,11 @@ class CompletionRequest(BaseModel):
         alone = self.uses_tools and not self.parallel_tool_calls
         return (*self.stops, CLOSE) if alone else self.stops
 
-    def sampling(self, *, room: int, default: int) -> SamplingParams:
+    def sampling(self, *, left: int, default: int) -> SamplingParams:
         """Return the sampling parameters.
 
         Args:
-            room: Number of tokens left in the model's context.
+            left: Number of tokens left in the model's context.
             default: Token limit if the request does not set one.
         """
         asked = self.max_completion_tokens or self.max_tokens or default
@@ -98,7 +98,7 @@ class CompletionRequest(BaseModel):
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,
-            max_tokens=min(asked, room),
+            max_tokens=min(asked, left),
             top_logprobs=self.top_logprobs if self.logprobs else 0,
         )
 
