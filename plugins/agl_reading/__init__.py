@@ -27,7 +27,8 @@ from agl_reading._spans import (
     tokens_of,
     usage_of,
 )
-from agl_reading._summary import Summary, searchable, summarise, words
+from agl_reading._summary import Summary, searchable, summarise
+from agl_reading._words import holds, indexed, phrases
 
 __all__ = [
     "SORTS",
@@ -45,11 +46,13 @@ __all__ = [
     "SumKind",
     "Summary",
     "agent_totals",
+    "holds",
+    "indexed",
     "merge_calls",
+    "phrases",
     "rewards_of",
     "searchable",
     "summarise",
     "tokens_of",
     "usage_of",
-    "words",
 ]
