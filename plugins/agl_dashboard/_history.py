@@ -26,16 +26,16 @@ _PIECE: Final = 1 << 20
 _MOST_OF_A_LINE: Final = 1 << 24
 
 
-Place = tuple[int, int]
+EvaluationPlace = tuple[int, int]
 """Step of an evaluation, and the prompt phase that it follows; -1 without one. In order of time."""
 
 
-def place_of(evaluation: Evaluation) -> Place:
+def place_of(evaluation: Evaluation) -> EvaluationPlace:
     """Return the place of an evaluation in its run."""
     return evaluation.step, -1 if evaluation.phase is None else evaluation.phase
 
 
-def place_text(place: Place) -> str:
+def place_text(place: EvaluationPlace) -> str:
     """Return a place for addresses: ``20``, or ``20-phase-1`` after a prompt phase."""
     step, phase = place
     return str(step) if phase < 0 else f"{step}-phase-{phase}"
@@ -46,7 +46,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
     return place_text(place_of(evaluation))
 
 
-def parse_place(text: str) -> Place | None:
+def parse_place(text: str) -> EvaluationPlace | None:
     """Read the text of a place; None if it is not one."""
     step, dash, phase = text.partition("-phase-")
     if not step.isdecimal() or (dash and not phase.isdecimal()):
@@ -59,7 +59,9 @@ class History:
     """Steps by number, evaluations by place, and the newest events."""
 
     steps: dict[int, StepReport] = field(default_factory=dict[int, StepReport])
-    evaluations: dict[Place, Evaluation] = field(default_factory=dict[Place, Evaluation])
+    evaluations: dict[EvaluationPlace, Evaluation] = field(
+        default_factory=dict[EvaluationPlace, Evaluation]
+    )
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EVENTS))
     planned: int = 0
     """Number of steps of the run; 0 if unknown."""

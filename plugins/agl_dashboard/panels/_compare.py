@@ -16,7 +16,7 @@ from agl_core.errors import ConfigError
 from agl_core.types import Mode
 from agl_dashboard._history import (
     History,
-    Place,
+    EvaluationPlace,
     evaluation_text,
     parse_place,
     place_text,
@@ -42,7 +42,7 @@ class Side:
     """One evaluation: a run and the place at which it was made."""
 
     source: ShownRun
-    place: Place
+    place: EvaluationPlace
     version: int | None
     """Version of the resources of its rollouts; None if unknown."""
 
