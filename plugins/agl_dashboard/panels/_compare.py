@@ -15,8 +15,8 @@ from agl_reading import Cursor, RolloutRow, RowFilter, RowQuery
 from agl_core.errors import ConfigError
 from agl_core.types import Mode
 from agl_dashboard._history import (
-    History,
     EvaluationPlace,
+    History,
     evaluation_text,
     parse_place,
     place_text,
