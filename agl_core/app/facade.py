@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
@@ -196,7 +196,7 @@ def _watching(
     invocation = current_invocation()
     console = getattr(sys, "stderr", None)  # None in a process without a console
     stream = invocation.stream or (console if shown else None)
-    with displayed(stream, plugins) if stream is not None else nullcontext(()) as displays:
+    with displayed(stream, plugins) as displays:
         yield (*given, *displays, *invocation.observers)
 
 

@@ -154,8 +154,9 @@ class RegisterSpecs:
         """Offer displays of a run: ``factory(stream: TextIO) -> AbstractContextManager[Observer]``.
 
         Each run enters the context and leaves it at its end. `stream` is a console or a file. All
-        displays that are registered are used, unless a run is started with ``progress=False``. A
-        factory with a method ``plot(report)`` also draws reports, for `Report.plot`.
+        displays that are registered are used. A run that is started with ``progress=False`` uses
+        only factories with an attribute ``always``, with None for a stream. A factory with a method
+        ``plot(report)`` also draws reports, for `Report.plot`.
         """
 
     @hookspec(historic=True)

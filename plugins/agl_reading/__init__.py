@@ -1,11 +1,23 @@
 """Pages of the rollouts of a store: filter, sort, count, search and sum.
 
 `Reading` is the interface. `IndexedReading` answers from an index in a file of its own, which it builds
-from the store piece by piece; `ScanReading` reads the whole store for every answer. A library for
-plugins; it registers no hooks.
+from the store piece by piece; `ScanReading` reads the whole store for every answer. `LogReader` follows
+the log of a run. A library for plugins; it registers no hooks.
 """
 
 from agl_reading._index import IndexedReading
+from agl_reading._log import (
+    LOG,
+    REPORT,
+    LogEvent,
+    LogReader,
+    LogSink,
+    RunRecord,
+    RunState,
+    RunStatus,
+    is_alive,
+    read_record,
+)
 from agl_reading._rows import (
     SORTS,
     Count,
@@ -31,15 +43,23 @@ from agl_reading._summary import Summary, searchable, summarise
 from agl_reading._words import holds, indexed, phrases
 
 __all__ = [
+    "LOG",
+    "REPORT",
     "SORTS",
     "AgentTotals",
     "Count",
     "Cursor",
     "IndexedReading",
+    "LogEvent",
+    "LogReader",
+    "LogSink",
     "Reading",
     "RolloutRow",
     "RowFilter",
     "RowQuery",
+    "RunRecord",
+    "RunState",
+    "RunStatus",
     "ScanReading",
     "Sort",
     "Sum",
@@ -48,8 +68,10 @@ __all__ = [
     "agent_totals",
     "holds",
     "indexed",
+    "is_alive",
     "merge_calls",
     "phrases",
+    "read_record",
     "rewards_of",
     "searchable",
     "summarise",

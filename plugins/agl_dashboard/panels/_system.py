@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from agl_reading import RowFilter
+from agl_reading import LogEvent, RowFilter
 
 from agl_core.clocks import wall
 from agl_core.config import without_secrets
@@ -95,11 +95,9 @@ async def _flights(run: ShownRun) -> list[AttemptInFlight]:
     return sorted(found, key=lambda each: -each.seconds)
 
 
-def _event(event: dict[str, Any]) -> tuple[float, str, str]:
-    known = {name: each for name, each in event.items() if name not in ("event", "at")}
-    at = event.get("at")
-    text = ", ".join(f"{name} {each}" for name, each in known.items())
-    return (float(at) if isinstance(at, (int, float)) else 0.0, str(event.get("event")), text)
+def _event(event: LogEvent) -> tuple[float, str, str]:
+    text = ", ".join(f"{name} {each}" for name, each in event.fields.items())
+    return event.at, event.kind, text
 
 
 def _checkpoints(run: ShownRun) -> list[tuple[str, float]]:
