@@ -175,6 +175,14 @@ class RegisterSpecs:
     def agl_register_commands(self, register: Register) -> None:
         """Offer click commands of the ``agl`` program."""
 
+    @hookspec(historic=True)
+    def agl_register_options(self, register: Register) -> None:
+        """Offer options of commands: objects of `click.Option`.
+
+        The name is the command's and the option's, such as ``train.dashboard``. The option does its
+        work in its callback, with ``expose_value=False``: the command does not know it.
+        """
+
 
 class ObserveSpecs:
     """Watch a run. A hook that raises stops the run as `PluginError` naming its plugin."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from agl_reading import LOG, REPORT, LogEvent, LogReader, RunState, read_record
+from agl_reading import LOG, REPORT, LogEvent, LoggedRun, LogReader, read_record
 
 from agl_core.types import Evaluation, StepReport
 
@@ -42,7 +42,7 @@ def parse_place(text: str) -> EvaluationPlace | None:
 
 
 @dataclass(slots=True)
-class History(RunState):
+class History(LoggedRun):
     """Steps by number, evaluations by place, and the newest events."""
 
     steps: dict[int, StepReport] = field(default_factory=dict[int, StepReport])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agl_reading import LogEvent, LogReader, RunState, RunStatus, read_record
+from agl_reading import LogEvent, LoggedRun, LogReader, RunStatus, read_record
 
 from agl_core.clocks import monotonic, wall
 from agl_progress._display import Display
@@ -20,7 +20,7 @@ class LogFollower:
         self._directory = directory
         self._display = display
         self._log = LogReader(directory)
-        self._run = RunState()
+        self._run = LoggedRun()
 
     @property
     def state(self) -> RunStatus:
@@ -56,7 +56,7 @@ class LogFollower:
             self._read_report()
 
     def restart(self) -> None:
-        self._run = RunState()
+        self._run = LoggedRun()
 
     def take(self, event: LogEvent) -> None:
         self._run.note(event)

@@ -145,7 +145,7 @@ class LogReader:
 
 
 @dataclass(slots=True)
-class RunState:
+class LoggedRun:
     """What a run's log says of its process and its end."""
 
     pid: int = 0

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from agl_reading import LogReader, RunState, is_alive, read_record
+from agl_reading import LoggedRun, LogReader, is_alive, read_record
 
 STEP = {"event": "step", "at": 2.0, "report": {"step": 1, "steps": 3, "reward": 0.5}}
 STARTED = {"event": "started", "at": 1.0, "pid": os.getpid(), "host": socket.gethostname()}
@@ -163,7 +163,7 @@ def test_what_cannot_be_read_is_an_error(log):
 
 
 def state(log):
-    found = RunState()
+    found = LoggedRun()
     log.read()
     for event in log.sink.events:
         found.note(event)
