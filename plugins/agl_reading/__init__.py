@@ -26,7 +26,8 @@ from agl_reading._spans import (
     tokens_of,
     usage_of,
 )
-from agl_reading._summary import Summary, searchable, summarise, words
+from agl_reading._summary import Summary, searchable, summarise
+from agl_reading._words import holds, indexed, phrases
 
 __all__ = [
     "SORTS",
@@ -43,11 +44,13 @@ __all__ = [
     "SumKind",
     "Summary",
     "agent_totals",
+    "holds",
+    "indexed",
     "merge_calls",
+    "phrases",
     "rewards_of",
     "searchable",
     "summarise",
     "tokens_of",
     "usage_of",
-    "words",
 ]

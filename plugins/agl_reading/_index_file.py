@@ -17,12 +17,13 @@ from agl_core.files import make_private_directory, touch_private
 from agl_core.text import replaced
 from agl_core.types import Mode
 from agl_reading._rows import Count, Cursor, RolloutRow, RowFilter, Sort, Sum, SumKind
-from agl_reading._summary import Summary, words
+from agl_reading._summary import Summary
+from agl_reading._words import indexed, phrases
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _BUSY_S: Final = 30.0
 _MOST_OPEN: Final = 5000
 _TABLES: Final = """
@@ -58,7 +59,7 @@ CREATE TABLE sums (
     kind TEXT NOT NULL, name TEXT NOT NULL, n INTEGER NOT NULL, total REAL NOT NULL,
     PRIMARY KEY (kind, run_id, mode, step, name)
 ) WITHOUT ROWID;
-CREATE VIRTUAL TABLE texts USING fts5 (text, content = '', tokenize = "unicode61 remove_diacritics 0")
+CREATE VIRTUAL TABLE texts USING fts5 (text, content = '', tokenize = "ascii")
 """
 _OPEN, _ENDED, _COUNTED = range(3)
 """Values of `state`."""
@@ -273,7 +274,9 @@ class IndexFile:
                     for each in summary.sums.values()
                 ],
             )
-            sql.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (number, summary.text))
+            sql.execute(
+                "INSERT INTO texts (rowid, text) VALUES (?, ?)", (number, indexed(summary.text))
+            )
 
     @_checked
     def page(
@@ -388,7 +391,7 @@ def _conditions(wanted: RowFilter, sort: Sort) -> tuple[list[str], list[Any]]:
     if wanted.agent:
         where.append("EXISTS (SELECT 1 FROM agents WHERE agent = ? AND row = number)")
         values.append(wanted.agent)
-    if asked := words(wanted.text):
+    if asked := phrases(wanted.text):
         where.append("number IN (SELECT rowid FROM texts WHERE texts MATCH ?)")
-        values.append(" AND ".join(f'"{replaced(word)}" *' for word in asked))
+        values.append(" AND ".join(f'"{phrase}" *' for phrase in asked))
     return where, values

@@ -128,8 +128,9 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
     least_reward: float | None = None
     most_reward: float | None = None
     text: str = ""
-    """Words that all begin a word of what was said: in any order, upper or lower case. Only rollouts
-    that are `RolloutRow.counted` can be found."""
+    """Words that all begin a word of what was said: in any order, upper or lower case. In a script that
+    puts no spaces between words, any letters in a row are found. Only rollouts that are
+    `RolloutRow.counted` can be found."""
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from agl_core.interfaces import Store
 from agl_core.types import Mode, Rollout, RolloutQuery, Span
 from agl_reading._rows import Count, Cursor, RolloutRow, RowFilter, Sort, Sum, SumKind
-from agl_reading._summary import Summary, countable, plain_row, summarise, words
+from agl_reading._summary import Summary, countable, plain_row, summarise
+from agl_reading._words import holds, indexed, phrases
 
 _PAGE = 200
 
@@ -108,7 +109,7 @@ def matches(each: Summary, wanted: RowFilter) -> bool:
         and (not wanted.agent or wanted.agent in row.agents)
         and _within(row.step, *steps)
         and _within(row.reward, wanted.least_reward, wanted.most_reward)
-        and _said(each, words(wanted.text))
+        and _said(each, phrases(wanted.text))
     )
 
 
@@ -125,5 +126,4 @@ def _said(each: Summary, asked: Sequence[str]) -> bool:
         return True
     if not each.row.counted:
         return False
-    said = words(each.text)
-    return all(any(word.startswith(one) for word in said) for one in asked)
+    return holds(indexed(each.text), asked)

@@ -26,6 +26,13 @@ from agl_testing._guard import ContractSuite
 Read = Callable[[StoreLifecycle], Awaitable[Reading]]
 """Returns a reading of an open store that knows all its records."""
 
+_SAID = "价格太高,请用GPT模型v2版本。東京タワーへ。고양이가 앉았다. ภาษาไทยไม่เว้นวรรค"
+_FOUND = (
+    "价格|格太|太高|高|格太高 用|请用gpt|用GPT模|型v2版|模型 版本|本|京タ|ワーへ|"
+    "양이|고양이|이가 았다|ไทย|าษาไท|เว้น|ไม่"
+)
+_NOT_FOUND = "价太|高请|太高请|格太用|gpt本|型v3|タ京|가앉|고이|ทไย"
+
 
 def _reward(claim: Claim, value: float, **fields: object) -> Span:
     target = RewardTarget(agent=str(fields["agent"])) if "agent" in fields else RewardTarget()
@@ -143,6 +150,16 @@ class ReadingContract(ContractSuite):
             assert (await reading.count(RowFilter(text=text, least_reward=0))).number == expected
         assert await reading.rows(RowFilter(text="rice")) == []
         assert (await reading.count(RowFilter(text="  "))).number == 2
+
+    async def test_text_finds_letters_in_a_row_where_no_spaces_are(
+        self, read: Read, store: StoreLifecycle
+    ) -> None:
+        await _scored(store, [0.5, None], why=_SAID)
+        reading: Reading = await read(store)
+        for text in _FOUND.split("|"):
+            assert (await reading.count(RowFilter(text=text))).number == 1, text
+        for text in _NOT_FOUND.split("|"):
+            assert (await reading.count(RowFilter(text=text))).number == 0, text
 
     async def test_counts_stop_at_their_limit(self, read: Read, store: StoreLifecycle) -> None:
         await _scored(store, [None] * 5)
