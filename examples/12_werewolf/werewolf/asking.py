@@ -11,7 +11,7 @@ from werewolf.rules import Role
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One thing that a seat has seen or heard."""
+    """One thing that a seat has seen."""
 
     round: int
     kind: str

@@ -126,7 +126,7 @@ class Table:
         return dict(zip(seats, (answer for answer, _ in given), strict=True))
 
     async def speak(self, seat: int, phase: str, question: str) -> None:
-        """Let a seat speak; everybody hears it."""
+        """Let a seat speak to all."""
         answer = await self.ask(seat, phase, question, Form.SPEECH)
         self.show(answer.said or "（沉默）", "said", seat)
 
