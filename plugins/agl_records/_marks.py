@@ -14,7 +14,7 @@ from agl_core.clocks import wall
 from agl_core.errors import StoreError
 from agl_core.text import replaced
 
-Verdict = Literal["", "good", "bad"]
+MarkVerdict = Literal["", "good", "bad"]
 """What a person says of an answer; empty for none."""
 
 MARKS_FILE: Final = "marks.db"
@@ -49,7 +49,7 @@ class MarkedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class Mark(MarkedAnswer, frozen=True, kw_only=True):
     """What a person says of one answer."""
 
-    verdict: Verdict = ""
+    verdict: MarkVerdict = ""
     note: str = ""
     correction: str = ""
     """The text that the agent should have answered; empty for none."""
@@ -62,7 +62,7 @@ class Mark(MarkedAnswer, frozen=True, kw_only=True):
 class MarkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to change of a mark; None keeps a field as it is."""
 
-    verdict: Verdict | None = None
+    verdict: MarkVerdict | None = None
     note: str | None = None
     correction: str | None = None
     by: str = ""
@@ -73,7 +73,7 @@ class MarkFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     rollout: str = ""
     agent: str = ""
-    verdict: Verdict | Literal["none"] = ""
+    verdict: MarkVerdict | Literal["none"] = ""
     """``none``: notes and corrections without a verdict."""
 
     def conditions(self) -> tuple[str, list[str]]:
