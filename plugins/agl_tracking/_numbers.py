@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from agl_core.types import Estimate, Evaluation, Report, StepReport
-from agl_core.types.run import PromptReport
 
 
 def step_numbers(report: StepReport) -> dict[str, float]:
@@ -62,7 +61,7 @@ def outcome_numbers(outcome: Report | BaseException) -> dict[str, float]:
         **_counts("final/lost", outcome.lost),
         **_breaks("final/breaks", outcome.breaks),
         **_counts("final/rows", outcome.rows.by_agent),
-        **_prompt_scores(outcome.prompts),
+        **_prompt_scores(outcome),
     }
     return {name: value for name, value in numbers.items() if value is not None}
 
@@ -87,11 +86,11 @@ def _counts(kind: str, counts: Mapping[str, int]) -> dict[str, float]:
     return {f"{kind}/{name}": float(count) for name, count in counts.items()}
 
 
-def _prompt_scores(prompts: Mapping[str, PromptReport]) -> dict[str, float]:
+def _prompt_scores(report: Report) -> dict[str, float]:
     """Return the mean scores of tuned prompts, in which they were chosen."""
     return {
         f"final/prompt/{name}/{when}": score.mean
-        for name, prompt in prompts.items()
+        for name, prompt in report.prompts.items()
         for when, score in (("before", prompt.before), ("after", prompt.after))
         if score is not None
     }
