@@ -30,8 +30,7 @@ from agl_tracking import (
 )
 
 from agl_core.interfaces import TrackedRun, Tracker
-from agl_core.types import Estimate, Evaluation, Report, StepReport
-from agl_core.types.run import PromptReport
+from agl_core.types import Estimate, Evaluation, PromptReport, Report, StepReport
 from agl_testing._guard import ContractSuite
 
 __all__ = ["Kept", "TrackerContract"]

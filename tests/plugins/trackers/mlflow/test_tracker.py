@@ -15,8 +15,7 @@ from mlflow.exceptions import MlflowException
 
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun
-from agl_core.types import Report, StepReport
-from agl_core.types.run import PromptReport
+from agl_core.types import PromptReport, Report, StepReport
 
 
 @pytest.fixture(autouse=True)
