@@ -11,7 +11,7 @@ from agl_reading import LOG, REPORT, LogEvent, LoggedRun, LogReader, read_record
 
 from agl_core.types import Evaluation, StepReport
 
-_EVENTS: Final = 500
+_EVENTS: Final = 2000
 
 EvaluationPlace = tuple[int, int]
 """Step of an evaluation, and the prompt phase that it follows; -1 without one. In order of time."""
@@ -89,8 +89,7 @@ class History(LoggedRun):
             self.steps[event.step.step] = event.step
         elif event.evaluation is not None:
             self.evaluations[place_of(event.evaluation)] = event.evaluation
-        else:
-            self.events.append(event)
+        self.events.append(event)
 
     def _forget_from(self, step: int) -> None:
         """Forget later steps and evaluations: a run that was resumed or begun again repeats them."""

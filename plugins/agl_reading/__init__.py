@@ -6,6 +6,7 @@ the log of a run. A library for plugins; it registers no hooks.
 """
 
 from agl_reading._index import IndexedReading
+from agl_reading._latency import Latency, latencies
 from agl_reading._log import (
     LOG,
     REPORT,
@@ -50,6 +51,7 @@ __all__ = [
     "Count",
     "Cursor",
     "IndexedReading",
+    "Latency",
     "LogEvent",
     "LogReader",
     "LogSink",
@@ -69,6 +71,7 @@ __all__ = [
     "holds",
     "indexed",
     "is_alive",
+    "latencies",
     "merge_calls",
     "phrases",
     "read_record",
