@@ -109,7 +109,7 @@ def make_panel() -> TracePanel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TreePiece:
     """Neighbouring lines of a tree; their number stands for them until they come into view."""
 
     start: int
@@ -118,7 +118,7 @@ class Piece:
     """Empty until the piece comes into view."""
 
 
-def _pieces(view: View, shown: AttemptTree) -> list[Piece]:
+def _pieces(view: View, shown: AttemptTree) -> list[TreePiece]:
     """Return all pieces of a tree, with the lines of the one that is asked for."""
     selected = view.query.get("span", "")
     given = view.query.get("at", "")
@@ -129,9 +129,9 @@ def _pieces(view: View, shown: AttemptTree) -> list[Piece]:
     return [_piece(shown, start, start == at) for start in range(0, len(shown.nodes), CHUNK)]
 
 
-def _piece(shown: AttemptTree, start: int, loaded: bool) -> Piece:
+def _piece(shown: AttemptTree, start: int, loaded: bool) -> TreePiece:
     rows = shown.nodes[start : start + CHUNK]
-    return Piece(start=start, length=len(rows), rows=rows if loaded else ())
+    return TreePiece(start=start, length=len(rows), rows=rows if loaded else ())
 
 
 def _detail(view: View, shown: AttemptTree) -> Any:
