@@ -117,9 +117,10 @@ class APO:
             "beam_width": self.beam_width,
             "branch_factor": self.branch_factor,
             "rounds": self.beam_rounds,
-            **{role: self._model(name) for role, name in models.items()},
             **self.options,
         }
+        if "editor" not in self.options:
+            options |= {role: self._model(name) for role, name in models.items()}
         return {
             "phases": [{"optimizer": "apo", "rollouts": budget}],
             "optimizers": {"apo": options},
@@ -131,7 +132,7 @@ class APO:
         if address is None:
             raise ConfigError(
                 "APO has no client of critic and editor: pass one with a base_url, or options="
-                "{'editor': {'function': 'file.py:edit'}, 'critic': None}"
+                "{'editor': {'function': 'file.py:edit'}}"
             )
         return {
             "base_url": str(address).rstrip("/"),

@@ -13,7 +13,7 @@ from agl_core.errors import ConfigError
 from agl_core.tracing import agent_scope
 
 
-class Answer(dict[str, Any]):
+class ChatAnswer(dict[str, Any]):
     """A chat completion, whose fields are also attributes; a missing field is None."""
 
     def __getattr__(self, name: str) -> Any:
@@ -28,7 +28,7 @@ def emit_tool_call(
     tools: Sequence[Mapping[str, Any]] | None = None,
     context: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Answer:
+) -> ChatAnswer:
     """Ask a model, which may call tools, and return its chat completion.
 
     `agl_core.emit_tool_call` is another function: it records a tool call that was made.
@@ -57,13 +57,13 @@ def emit_tool_call(
     with agent_scope(str(agent)) if agent else nullcontext():
         if context:
             agl_core.emit_object(dict(context), name="context")
-        return cast("Answer", _answer(chat(body)))
+        return cast("ChatAnswer", _answer(chat(body)))
 
 
 def _answer(value: Any) -> Any:
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        return Answer({key: _answer(each) for key, each in fields.items()})
+        return ChatAnswer({key: _answer(each) for key, each in fields.items()})
     if isinstance(value, list):
         return [_answer(each) for each in cast("list[Any]", value)]
     return value

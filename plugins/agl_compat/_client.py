@@ -25,6 +25,7 @@ from agl_core.text import url_quoted
 from agl_core.tracing import AttemptContext, active, request_scope
 from agl_core.types import Scope, SpanKind
 
+_CHAT: Final = "/chat/completions"
 _TIMEOUT_S: Final = 600.0
 _SERVER_ERROR: Final = 500
 _DIRECT: Final = urllib.request.ProxyHandler({})
@@ -45,7 +46,7 @@ def chat(body: Mapping[str, Any]) -> Any:
     """
     context = active()
     if context is None:
-        return _send(*_environment(), "/chat/completions", body, {})
+        return _send(*_environment(), _CHAT, body, {})
     scope = request_scope(context)
     call_id = new_id("call")
     attributes: dict[str, Any] = {semconv.GEN_AI_OPERATION_NAME: "chat"}
@@ -53,7 +54,11 @@ def chat(body: Mapping[str, Any]) -> Any:
         attributes[semconv.AGL_TRAINABLE] = False
     span = begin_call(context, scope, call_id, attributes)
     try:
-        answer = post(context, "/chat/completions", body, scope=scope, call_id=call_id)
+        answer = (
+            post(context, _CHAT, body, scope=scope, call_id=call_id)
+            if context.llm.base_url
+            else _send(*_environment(), _CHAT, body, {})  # traced outside a rollout
+        )
     except BaseException as error:
         context.recorder.end_with(span, error)
         raise

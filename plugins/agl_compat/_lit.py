@@ -14,7 +14,7 @@ from agl_core.errors import AgentError, ConfigError
 from agl_core.tracing import agent_scope, current, emit_reward
 from agl_core.types import Task, finite_number
 
-Program = Callable[[Task], Any]
+AgentProgram = Callable[[Task], Any]
 _T = TypeVar("_T")
 _FUNCTION: Final = "a plain function run_agent(task), with agl.emit_reward or a reward function"
 _METHODS: Final = {
@@ -90,7 +90,7 @@ def reward(function: Callable[..., Any]) -> Callable[..., Any]:
     return now
 
 
-def program_of(agent: Any) -> tuple[str, Program]:
+def program_of(agent: Any) -> tuple[str, AgentProgram]:
     """Return the name and the agent program of a rollout function or an agent.
 
     Calls inside belong to an agent of that name, unless a framework or the program names another.
@@ -118,7 +118,7 @@ def _method(agent: LitAgent[Any], *, train: bool) -> Callable[..., Any]:
     )
 
 
-def _program(name: str, functions: Mapping[bool, Callable[..., Any]]) -> Program:
+def _program(name: str, functions: Mapping[bool, Callable[..., Any]]) -> AgentProgram:
     """Return a program of the kind, sync or async, that the functions have."""
 
     def begin(task: Task) -> Any:

@@ -43,7 +43,7 @@ class Trace:
         return "\n".join(_lines(children, None, ""))
 
 
-class Tracer:
+class BlockTracer:
     """Records spans of blocks outside and inside rollouts."""
 
     @contextmanager
@@ -75,7 +75,7 @@ class Tracer:
 
 
 _LAST: Final[ContextVar[Trace | None]] = ContextVar("agl_compat_last_trace", default=None)
-tracer: Final = Tracer()
+tracer: Final = BlockTracer()
 
 
 def _of_block(name: str, spans: Iterable[Span]) -> list[Span]:

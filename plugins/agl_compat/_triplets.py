@@ -16,7 +16,7 @@ from agl_core.errors import CaptureError, RewardError
 from agl_core.tracing import active, agent_scope, current_scope, emit_reward
 from agl_core.types import finite_number
 
-ATTRIBUTE: Final = "agl.compat.triplet"
+ATTRIBUTE: Final = "agl_compat.triplet"
 """Attribute of the recorded call of a triplet; its value says where the log-probabilities are from:
 ``given``, ``computed`` or ``none``."""
 PATH: Final = "/triplets"

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import random
 
-from agl_tasks._rows import Row, Split, generated
+from agl_tasks._rows import Split, TaskRow, generated
 
 
-def coding(split: Split) -> list[Row]:
+def coding(split: Split) -> list[TaskRow]:
     """Return programs with what they print."""
     return generated("coding", _program, split)
 
 
-def _program(draw: random.Random) -> Row:
+def _program(draw: random.Random) -> TaskRow:
     numbers = [draw.randint(0, 9) for _ in range(draw.randint(3, 6))]
     factor, limit = draw.randint(2, 5), draw.randint(2, 7)
     kind = draw.randrange(3)

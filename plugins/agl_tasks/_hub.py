@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any, Final
 
-from agl_tasks._rows import Row, Split
+from agl_tasks._rows import Split, TaskRow
 
 _ANSWER: Final = "####"
 """What stands before the number in an answer of gsm8k."""
 
 
-def gsm8k(split: Split) -> list[Row]:
+def gsm8k(split: Split) -> list[TaskRow]:
     """Return school mathematics; the split ``val`` is the set's ``test``."""
     rows = _load("openai/gsm8k", "main", "train" if split == "train" else "test")
     return [

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 
-from agl_tasks._rows import Row, Split, generated
+from agl_tasks._rows import Split, TaskRow, generated
 
 
-def math(split: Split) -> list[Row]:
+def math(split: Split) -> list[TaskRow]:
     """Return word problems of one or two steps."""
     return generated("math", _problem, split)
 
 
-def _problem(draw: random.Random) -> Row:
+def _problem(draw: random.Random) -> TaskRow:
     boxes, each, taken = draw.randint(2, 12), draw.randint(3, 20), draw.randint(1, 5)
     thing = draw.choice(("pencils", "apples", "stamps", "screws", "tiles"))
     kind = draw.randrange(3)

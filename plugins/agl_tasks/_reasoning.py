@@ -6,18 +6,18 @@ import random
 from itertools import pairwise
 from typing import Final
 
-from agl_tasks._rows import Row, Split, generated
+from agl_tasks._rows import Split, TaskRow, generated
 
 _NAMES: Final = ("Ada", "Bo", "Cem", "Dia", "Eli", "Fay", "Gus", "Hua")
 _ORDERS: Final = (("taller", "tallest"), ("older", "oldest"), ("faster", "fastest"))
 
 
-def reasoning(split: Split) -> list[Row]:
+def reasoning(split: Split) -> list[TaskRow]:
     """Return orders whose comparisons are shuffled."""
     return generated("reasoning", _order, split)
 
 
-def _order(draw: random.Random) -> Row:
+def _order(draw: random.Random) -> TaskRow:
     names = draw.sample(_NAMES, draw.randint(3, 5))
     more, most = draw.choice(_ORDERS)
     said = [f"{a} is {more} than {b}." for a, b in pairwise(names)]

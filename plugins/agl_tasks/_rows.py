@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 Split = Literal["train", "val"]
-Row = dict[str, Any]
+TaskRow = dict[str, Any]
 """``id``, ``input``, ``expected`` and ``metadata`` of a task."""
 
 TRAIN: Final = 200
@@ -15,7 +15,7 @@ VAL: Final = 50
 _MOST_DRAWS: Final = 100
 
 
-def generated(name: str, make: Callable[[random.Random], Row], split: Split) -> list[Row]:
+def generated(name: str, make: Callable[[random.Random], TaskRow], split: Split) -> list[TaskRow]:
     """Return the rows of a split, which `make` draws.
 
     Args:
@@ -24,7 +24,7 @@ def generated(name: str, make: Callable[[random.Random], Row], split: Split) -> 
         split: ``train`` or ``val``.
     """
     draw = random.Random(name)  # noqa: S311  not for secrets
-    rows: dict[str, Row] = {}
+    rows: dict[str, TaskRow] = {}
     for _ in range(_MOST_DRAWS * (TRAIN + VAL)):
         row = make(draw)
         rows.setdefault(row["input"], row)

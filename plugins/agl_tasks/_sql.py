@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from typing import Any, Final
 
-from agl_tasks._rows import Row, Split, generated
+from agl_tasks._rows import Split, TaskRow, generated
 
 _TABLES: Final = (
     ("employees", "department", "salary", ("sales", "support", "research")),
@@ -25,12 +25,12 @@ _READS: Final = frozenset(
 )
 
 
-def sql_generation(split: Split) -> list[Row]:
+def sql_generation(split: Split) -> list[TaskRow]:
     """Return questions with their schema and a query that answers them."""
     return generated("sql-generation", _question, split)
 
 
-def _question(draw: random.Random) -> Row:
+def _question(draw: random.Random) -> TaskRow:
     table, group, value, groups = draw.choice(_TABLES)
     schema = (
         f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name TEXT, {group} TEXT, {value} INTEGER)"

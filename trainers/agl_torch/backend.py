@@ -79,14 +79,14 @@ class StreamReply:
         self._generation.cancelled = True
 
 
-Score = Callable[[Sequence[int], Sequence[int], float], Scored]
+ScoreIds = Callable[[Sequence[int], Sequence[int], float], Scored]
 """Returns the log-probabilities of an answer after a prompt, at a temperature."""
 
 
 class TorchBackend(Backend):
     """Backend of one policy; the worker's thread generates the answers."""
 
-    def __init__(self, endpoint: Endpoint, worker: Worker[Any], score: Score) -> None:
+    def __init__(self, endpoint: Endpoint, worker: Worker[Any], score: ScoreIds) -> None:
         """Serve a policy.
 
         Args:
