@@ -1,4 +1,4 @@
-"""``agl train --dashboard``: the dashboard in a process of its own, while the run goes on."""
+"""``agl train --dashboard``: the dashboard in a process of its own, while the run continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shown() -> DashboardProcess | None:
 class DashboardProcess:
     """Starts `agl dashboard` with the first run of a command, says its address, and ends it.
 
-    Whatever fails here is a warning: the run goes on.
+    Whatever fails here is a warning: the run continues.
     """
 
     def __init__(self, files: Sequence[str] = ()) -> None:
@@ -101,12 +101,12 @@ class DashboardProcess:
                     text = f"Dashboard: {self.url}"
                 last.append(text)
                 if self.url or text.startswith("Port "):
-                    with suppress(OSError, ValueError):  # nobody reads, or the stream is closed
+                    with suppress(OSError, ValueError):  # the stream is closed
                         click.echo(text, err=True)
         self._answered.set()
         if not self._ending:
             said = " ".join(last) or "it said nothing"
-            _log.warning("The dashboard has ended, the run goes on: %s", said)
+            _log.warning("The dashboard has ended, the run continues: %s", said)
 
     def wait(self) -> None:
         """Wait until the dashboard ends, or for Ctrl+C; return if it does not answer."""
@@ -175,5 +175,5 @@ option: Final = click.Option(
     is_flag=True,
     expose_value=False,
     callback=_asked,
-    help="Show the run in a browser while it goes on; at a terminal until Ctrl+C.",
+    help="Show the run in a browser while it runs; at a terminal until Ctrl+C.",
 )

@@ -34,7 +34,7 @@ def agl_register_options(register: Register) -> None:
     register(
         "train.dashboard",
         "agl_dashboard._alongside:option",
-        summary="show the run in a browser while it goes on",
+        summary="show the run in a browser while it runs",
     )
 
 

@@ -121,7 +121,7 @@ def test_why_it_failed_is_said(caplog, tmp_path):
         dashboard.start()
         dashboard.wait()
         dashboard.end()
-    assert "the run goes on: Error: There is no" in caplog.text
+    assert "the run continues: Error: There is no" in caplog.text
 
 
 def test_only_a_command_that_asks_for_it_has_one():
