@@ -157,7 +157,7 @@ def _extended(command: click.Command, options: Registry, name: str) -> click.Com
     """The command with the options that plugins add to it."""
     extended = copy(command)
     added = [each for each in options.names() if each.rpartition(".")[0] == name]
-    extended.params = [*command.params, *(options.resolve(each) for each in added)]
+    extended.params = [*command.params, *(options.create(each) for each in added)]
     return extended
 
 

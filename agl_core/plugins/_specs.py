@@ -185,7 +185,7 @@ class RegisterSpecs:
 
     @hookspec(historic=True)
     def agl_register_options(self, register: Register) -> None:
-        """Offer options of commands: objects of `click.Option`.
+        """Offer options of commands: ``factory() -> click.Option``.
 
         The name is the command's and the option's, such as ``train.dashboard``. The option does its
         work in its callback, with ``expose_value=False``: the command does not know it.

@@ -170,10 +170,12 @@ def _is_interactive() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-option: Final = click.Option(
-    ["--dashboard"],
-    is_flag=True,
-    expose_value=False,
-    callback=_asked,
-    help="Show the run in a browser while it runs; at a terminal until Ctrl+C.",
-)
+def make_option() -> click.Option:
+    """Return the option ``--dashboard``."""
+    return click.Option(
+        ["--dashboard"],
+        is_flag=True,
+        expose_value=False,
+        callback=_asked,
+        help="Show the run in a browser while it runs; at a terminal until Ctrl+C.",
+    )

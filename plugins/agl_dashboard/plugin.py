@@ -33,7 +33,7 @@ def agl_register_commands(register: Register) -> None:
 def agl_register_options(register: Register) -> None:
     register(
         "train.dashboard",
-        "agl_dashboard._alongside:option",
+        "agl_dashboard._alongside:make_option",
         summary="show the run in a browser while it runs",
     )
 

@@ -223,7 +223,10 @@ def greet(ctx, _, value):
     if value:
         ctx.call_on_close(lambda: click.echo("goodbye"))
 
-option = click.Option(["--greet"], is_flag=True, expose_value=False, callback=greet, help="Be kind.")
+def option():
+    return click.Option(
+        ["--greet"], is_flag=True, expose_value=False, callback=greet, help="Be kind."
+    )
 
 @hookimpl
 def agl_register_options(register):
