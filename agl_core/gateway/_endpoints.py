@@ -38,7 +38,7 @@ from agl_core.serving import (
     equal_keys,
 )
 from agl_core.text import decoded
-from agl_core.types import Losses
+from agl_core.types import Losses, Policy
 
 _LIST: Final = "/models"
 _HEALTH: Final = b"/health"
@@ -313,6 +313,9 @@ class ReceivedRequest:
         rollout = self.endpoints.attempts.admit(identity).rollout
         route = self.endpoints.router.find(identity, model, rollout)
         return route.backend, route.upstream_model
+
+    def policy(self, identity: Identity, model: str) -> Policy:
+        return self.endpoints.router.find(identity.known_as, model).policy
 
     async def body(self, *, largest: int | None = None, advice: str = "") -> bytes:
         try:
