@@ -39,6 +39,7 @@ from agl_core.types.run import Losses as Losses
 from agl_core.types.run import Report as Report
 from agl_core.types.run import Severity as Severity
 from agl_core.types.run import StepReport as StepReport
+from agl_core.types.run import TokenNumbers as TokenNumbers
 from agl_core.types.run import Update as Update
 from agl_core.types.span import ATTEMPT as ATTEMPT
 from agl_core.types.span import Choice as Choice

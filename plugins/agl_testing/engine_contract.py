@@ -26,6 +26,7 @@ starts slowly can be started once per module.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -206,6 +207,21 @@ class EngineContract(ContractSuite):
         assert len({before, middle, await engine.fingerprint(policy.name)}) == 3
         weights = await _weights(engine, policy, tmp_path)
         self._check(await _ask(engine, policy), recompute, weights)
+
+    async def test_numbers_of_tokens_align_with_the_batch(
+        self, engine: Engine, policy: Policy
+    ) -> None:
+        _need_training(engine)
+        batch = await _batch(engine, policy, step=0)
+        numbers = (await engine.update(batch)).tokens
+        if numbers is None:
+            return
+        for name in ("before", "after", "entropies"):
+            values = getattr(numbers, name)
+            assert len(values) == len(batch.targets), f"{name} has {len(values)} numbers"
+        known = [at for at, value in enumerate(numbers.before) if not math.isnan(value)]
+        before, sampled = ([each[at] for at in known] for each in (numbers.before, batch.logprobs))
+        assert before == pytest.approx(sampled, abs=self.tolerance), "before is of other tokens"
 
     async def test_training_resumes_from_what_was_saved(
         self, engine: Engine, policy: Policy, tmp_path: Path
