@@ -208,20 +208,17 @@ class EngineContract(ContractSuite):
         weights = await _weights(engine, policy, tmp_path)
         self._check(await _ask(engine, policy), recompute, weights)
 
-    async def test_numbers_of_tokens_align_with_the_batch(
-        self, engine: Engine, policy: Policy
-    ) -> None:
+    async def test_numbers_of_tokens_fit_the_batch(self, engine: Engine, policy: Policy) -> None:
         _need_training(engine)
         batch = await _batch(engine, policy, step=0)
-        numbers = (await engine.update(batch)).tokens
-        if numbers is None:
+        if (numbers := (await engine.update(batch)).tokens) is None:
             return
         for name in ("before", "after", "entropies"):
-            values = getattr(numbers, name)
-            assert len(values) == len(batch.targets), f"{name} has {len(values)} numbers"
+            assert len(getattr(numbers, name)) == len(batch.targets), f"{name} has other tokens"
         known = [at for at, value in enumerate(numbers.before) if not math.isnan(value)]
         before, sampled = ([each[at] for at in known] for each in (numbers.before, batch.logprobs))
-        assert before == pytest.approx(sampled, abs=self.tolerance), "before is of other tokens"
+        near = max(self.tolerance, 1e-5)  # batches are of float32
+        assert before == pytest.approx(sampled, abs=near), "before is of other tokens"
 
     async def test_training_resumes_from_what_was_saved(
         self, engine: Engine, policy: Policy, tmp_path: Path

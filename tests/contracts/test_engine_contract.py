@@ -327,8 +327,8 @@ _CASES = [
     ("each_update_serves_a_new_version", KeepsItsVersion),
     ("each_update_serves_a_new_version", TrainsNothing),
     ("each_update_serves_a_new_version", ServesTheOld),
-    ("numbers_of_tokens_align_with_the_batch", with_numbers(drop=1)),
-    ("numbers_of_tokens_align_with_the_batch", with_numbers(before=lambda values: values[::-1])),
+    ("numbers_of_tokens_fit_the_batch", with_numbers(drop=1)),
+    ("numbers_of_tokens_fit_the_batch", with_numbers(before=lambda values: values[::-1])),
     ("training_resumes_from_what_was_saved", ForgetsTheOptimizer),
     ("another_setup_keeps_weights_and_optimizer_state", StartsAfresh),
     ("another_setup_keeps_weights_and_optimizer_state", IgnoresTheSetup),
@@ -419,7 +419,7 @@ def test_every_rule_has_its_broken_engine():
 
 
 async def test_an_engine_with_right_numbers_of_tokens_keeps_the_rule(tmp_path):
-    await keeps("numbers_of_tokens_align_with_the_batch", with_numbers(), tmp_path)
+    await keeps("numbers_of_tokens_fit_the_batch", with_numbers(), tmp_path)
 
 
 async def test_an_engine_that_overlaps_keeps_the_rules(tmp_path):
