@@ -184,7 +184,7 @@ class ObserveSpecs:
         """The configuration is final, its agent and rewards are found; nothing has started."""
 
     @hookspec
-    def agl_run_started(self, run_id: str, store: Store) -> None:
+    def agl_run_started(self, run_id: str, store: Store, config: RunConfig) -> None:
         """Store, gateway and engine are up; no rollout has been queued."""
 
     @hookspec
