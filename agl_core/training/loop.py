@@ -204,7 +204,7 @@ class TrainingLoop:
         evaluation = await self._components.evaluator.evaluate(
             self._val_tasks, step=progress.step, resources_version=progress.resources.version
         )
-        evaluation = replace(evaluation, phase=phase)
+        evaluation = replace(evaluation, phase=phase, resources_version=progress.resources.version)
         progress.losses.merge(await self._components.events.take_losses())
         progress.evaluations.append(evaluation)
         self._components.events.evaluation(evaluation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -79,14 +78,13 @@ async def serve(
     """
     import asyncio  # noqa: PLC0415
 
+    from agl_endpoints import key_for  # noqa: PLC0415
     from agl_stores import has_scheme  # noqa: PLC0415
 
     from agl_core.serving import (  # noqa: PLC0415
         GuestServer,
         address_of,
         bind,
-        fresh_key,
-        given_key,
     )
     from agl_dashboard._app import Dashboard  # noqa: PLC0415
     from agl_dashboard._sources import ShownRuns  # noqa: PLC0415
@@ -97,7 +95,7 @@ async def serve(
             f"There is no {target!r}: name a folder of runs, a run's directory, a store's file or "
             f"its address"
         )
-    key = "" if is_loopback(host) else given_key() or fresh_key()
+    key = key_for(host)
     sources = ShownRuns(target, plugins, index)
     listener = bind(host, port)
     server = GuestServer(Dashboard(sources, plugins).app(key=key))
@@ -109,16 +107,6 @@ async def serve(
     finally:
         await server.stop()
         await sources.close()
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host to listen on is reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def default_index() -> Path:

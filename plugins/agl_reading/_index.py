@@ -14,7 +14,7 @@ import msgspec
 from agl_core.interfaces import Store
 from agl_core.types import Rollout, RolloutQuery, Span
 from agl_reading._index_file import IndexFile
-from agl_reading._rows import Count, Cursor, RolloutRow, RowFilter, Sort, Sum, SumKind
+from agl_reading._rows import Count, RolloutRow, RowFilter, RowQuery, Sum, SumKind
 from agl_reading._summary import countable, plain_row, summarise
 
 T = TypeVar("T")
@@ -156,19 +156,8 @@ class IndexedReading:
         await self._in(self._writing, add)
         return True
 
-    async def rows(
-        self,
-        wanted: RowFilter,
-        *,
-        sort: Sort = "time",
-        descending: bool = True,
-        after: Cursor | None = None,
-        limit: int = 50,
-    ) -> list[RolloutRow]:
-        return await self._in(
-            self._reading,
-            lambda: self._file.page(wanted, (sort, descending), after=after, limit=limit),
-        )
+    async def rows(self, query: RowQuery) -> list[RolloutRow]:
+        return await self._in(self._reading, lambda: self._file.page(query))
 
     async def count(self, wanted: RowFilter, *, most: int = 10_000) -> Count:
         return await self._in(self._reading, lambda: self._file.count(wanted, most))

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
-from agl_reading import Cursor, RolloutRow, RowFilter, rewards_of, usage_of
+from agl_reading import Cursor, RolloutRow, RowFilter, RowQuery, rewards_of, usage_of
 
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, SpanKind
@@ -205,8 +205,10 @@ def _tokens(spans: Sequence[Span]) -> tuple[int, int]:
 async def _siblings(run: ShownRun, rollout: Rollout) -> list[RolloutRow]:
     if not rollout.group_id:
         return []
-    wanted = RowFilter(group_id=rollout.group_id)
-    rows = await run.reading.rows(wanted, sort="reward", limit=_SIBLINGS)
+    # Evaluations at the same step have the same groups: before a prompt phase and after it.
+    version = None if rollout.mode == "train" else rollout.resources_version
+    wanted = RowFilter(group_id=rollout.group_id, resources_version=version)
+    rows = await run.reading.rows(RowQuery(wanted=wanted, sort="reward", limit=_SIBLINGS))
     return rows if len(rows) > 1 else []
 
 
@@ -217,7 +219,7 @@ def _list_state(text: str) -> dict[str, str]:
 async def _neighbours(view: View, rollout_id: str) -> tuple[str, str]:
     """Return the addresses of the rollouts before and after in the list; empty at its ends."""
     listing = RowList.read(_list_state(view.query.get("from", "")))
-    found = await view.run.reading.rows(RowFilter(id=rollout_id))
+    found = await view.run.reading.rows(RowQuery(wanted=RowFilter(id=rollout_id)))
     if not found:
         return "", ""
     place = Cursor.of(found[0], listing.sort)
