@@ -58,7 +58,7 @@ class Pieces:
     def of(self, token: int) -> bytes | None:
         """Return a token's bytes; None for an id that is not in the vocabulary."""
         if token in self._added:
-            return self._added[token].encode("utf-8", "surrogatepass")
+            return self._added[token].encode("utf-8", "replace")
         text = self._texts.get(token)
         if text is None:
             return None
@@ -70,7 +70,7 @@ class Pieces:
             text = text.replace(_SPACE, " ")
         if self._within:
             text = text.removeprefix(self._within) if text.startswith(self._within) else f" {text}"
-        return text.encode("utf-8", "surrogatepass")
+        return text.encode("utf-8", "replace")
 
     def is_special(self, token: int) -> bool:
         """Return whether a token controls the model and is no text."""
@@ -102,7 +102,7 @@ def _parts(given: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
 
 def _encoded(table: Mapping[str, int], letter: str) -> bytes:
     byte = table.get(letter)
-    return letter.encode("utf-8", "surrogatepass") if byte is None else bytes((byte,))
+    return letter.encode("utf-8", "replace") if byte is None else bytes((byte,))
 
 
 def _byte_level() -> dict[str, int]:
