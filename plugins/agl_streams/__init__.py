@@ -1,7 +1,7 @@
 """Token streams of a run: the newest steps' batches as files, which are read by call.
 
 `plugin` observes a run and writes them below ``tokens`` of its directory. The rest is a library for
-what shows tokens: `StreamFolder` reads the files, `Pieces` are the bytes of token ids.
+what shows tokens: `StreamFolder` reads the files, `TokenBytes` are the bytes of token ids.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agl_streams._file import TokenFile as TokenFile
     from agl_streams._folder import FOLDER as FOLDER
     from agl_streams._folder import StreamFolder as StreamFolder
-    from agl_streams._tokenizer import Pieces as Pieces
-    from agl_streams._tokenizer import read_pieces as read_pieces
+    from agl_streams._tokenizer import TokenBytes as TokenBytes
+    from agl_streams._tokenizer import read_token_bytes as read_token_bytes
 else:
     __getattr__, __dir__, __all__ = late(__name__)

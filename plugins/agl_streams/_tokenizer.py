@@ -34,7 +34,7 @@ class _Tokenizer(msgspec.Struct):
     pre_tokenizer: dict[str, Any] | None = None
 
 
-class Pieces:
+class TokenBytes:
     """The bytes of each token id; several tokens may share a character."""
 
     def __init__(self, tokenizer: _Tokenizer) -> None:
@@ -77,7 +77,7 @@ class Pieces:
         return token in self._special
 
 
-def read_pieces(path: Path) -> Pieces:
+def read_token_bytes(path: Path) -> TokenBytes:
     """Read a ``tokenizer.json``.
 
     Raises:
@@ -85,7 +85,7 @@ def read_pieces(path: Path) -> Pieces:
         OSError: it cannot be read.
     """
     try:
-        return Pieces(msgspec.json.decode(path.read_bytes(), type=_Tokenizer))
+        return TokenBytes(msgspec.json.decode(path.read_bytes(), type=_Tokenizer))
     except msgspec.DecodeError as error:
         raise StoreError(
             f"{path} is no tokenizer.json of a Hugging Face tokenizer: {error}"

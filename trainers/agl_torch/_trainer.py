@@ -45,7 +45,7 @@ class _Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedBatch:
     """The results of an update."""
 
     metrics: dict[str, float]
@@ -94,7 +94,7 @@ class PolicyTrainer:
             group["lr"] = setup.lr
             group["weight_decay"] = _decay(group["params"], setup)
 
-    def train(self, batch: Batch) -> Trained:
+    def train(self, batch: Batch) -> TrainedBatch:
         """Take the batch's optimizer steps.
 
         Raises:
@@ -130,7 +130,7 @@ class PolicyTrainer:
             "tokens_read": float(read),
             "update_s": time.perf_counter() - started,
         }
-        return Trained(metrics, None if update.numbers is None else update.numbers.result())
+        return TrainedBatch(metrics, None if update.numbers is None else update.numbers.result())
 
     def _measured(self, batch: TensorBatch) -> IntArray | None:
         """Return the terms that get log-probabilities after the update; None for no term."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from agl_streams import read_pieces
+from agl_streams import read_token_bytes
 
 from agl_core.errors import StoreError
 
@@ -19,7 +19,7 @@ def pieces(tmp_path):
         model = {"type": "BPE", "vocab": vocab, "merges": [], **fields.pop("model", {})}
         path = tmp_path / "tokenizer.json"
         path.write_text(json.dumps({"version": "1.0", "model": model, **fields}))
-        return read_pieces(path)
+        return read_token_bytes(path)
 
     return make
 
@@ -69,7 +69,7 @@ def test_other_tokenizers_show_their_words(pieces):
 
 
 def test_the_demos_tokenizer_decodes_its_own_template():
-    found = read_pieces(DEMO)
+    found = read_token_bytes(DEMO)
     texts = [found.of(token) for token in range(2000)]
     assert b"<|im_start|>" in texts
     known = json.loads(DEMO.read_text())
@@ -82,4 +82,4 @@ def test_another_file_is_refused(tmp_path):
     for text in ("no json", "[]", '{"model": 3}'):
         path.write_text(text)
         with pytest.raises(StoreError, match=r"no tokenizer\.json"):
-            read_pieces(path)
+            read_token_bytes(path)
