@@ -43,6 +43,7 @@ from agl_core.types.run import StepReport as StepReport
 from agl_core.types.run import TokenNumbers as TokenNumbers
 from agl_core.types.run import Update as Update
 from agl_core.types.span import ATTEMPT as ATTEMPT
+from agl_core.types.span import ID_LIMIT as ID_LIMIT
 from agl_core.types.span import Choice as Choice
 from agl_core.types.span import Ingest as Ingest
 from agl_core.types.span import LogprobsMode as LogprobsMode
