@@ -31,6 +31,7 @@ from agl_core.types.rollout import RolloutQuery as RolloutQuery
 from agl_core.types.rollout import RolloutStatus as RolloutStatus
 from agl_core.types.rollout import agent_matches as agent_matches
 from agl_core.types.rollout import any_matches as any_matches
+from agl_core.types.rollout import opponent as opponent
 from agl_core.types.rollout import says_overflow as says_overflow
 from agl_core.types.run import Estimate as Estimate
 from agl_core.types.run import Evaluation as Evaluation
