@@ -1,4 +1,4 @@
-"""Writing the token streams of a run while it goes on."""
+"""Writing the token streams of a run during the run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class StreamWriter:
             if not self._warned:
                 self._warned = True
                 _log.warning(
-                    "Token streams of the run are not written to %s: %s; the run goes on, and "
+                    "Token streams of the run are not written to %s: %s; the run continues, and "
                     "further failures are only counted, as %s",
                     self._folder.path,
                     error,
