@@ -197,7 +197,9 @@ class App:
             start = await self._verified(known)  # the previous trainer may have written more
             for observer in self._observers:
                 observer.started(config)
-            self._plugins.observe("agl_run_started", run_id=config.name, store=components.store)
+            self._plugins.observe(
+                "agl_run_started", run_id=config.name, store=components.store, config=config
+            )
             loop = self._loop(components, tasks, val_tasks)
             progress = await loop.prepare(start)
             report = await run_alongside(components.runner, loop.run(progress), components.lead)
@@ -305,13 +307,13 @@ class App:
         return make_tracking(self._config, self._plugins, describe)
 
     def train_tasks(self) -> list[Task]:
-        return make_tasks(self._inputs.tasks, self._config.tasks, "train")
+        return make_tasks(self._inputs.tasks, self._config.tasks, "train", self._plugins)
 
     def _val_tasks(self) -> list[Task]:
         given, configured = self._inputs.val_tasks, self._config.tasks
         if given is None and configured.val is None:
             return []
-        return make_tasks(given, configured, "val")
+        return make_tasks(given, configured, "val", self._plugins)
 
     def _loop(
         self, components: Components, tasks: Sequence[Task], val_tasks: Sequence[Task]
