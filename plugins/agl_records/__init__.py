@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
+    from agl_records._conversations import calls_by_id as calls_by_id
     from agl_records._facade import export_marks as export_marks
     from agl_records._facade import export_rollouts as export_rollouts
     from agl_records._marked import MarksForm as MarksForm

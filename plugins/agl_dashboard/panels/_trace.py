@@ -14,6 +14,7 @@ from agl_reading import Cursor, RolloutRow, RowFilter, RowQuery, rewards_of, usa
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, SpanKind
 from agl_dashboard._chat import answers, conversation
+from agl_dashboard._marks import RolloutMarks, rollout_marks
 from agl_dashboard._panel import Page, PlainAnswer, View
 from agl_dashboard._sources import ShownRun
 from agl_dashboard._steps import shown_step
@@ -52,13 +53,16 @@ class TracePanel:
 
     async def page(self, view: View) -> Page | PlainAnswer:
         shown = await self._read(view)
+        marks = await rollout_marks(view, shown.rollout.id)
         part = view.query.get("part", "")
         if part == "rows":
             return _fragment(
-                view.template("spans.html", view=view, shown=shown, **_rows(view, shown))
+                view.template(
+                    "spans.html", view=view, shown=shown, marks=marks, **_rows(view, shown)
+                )
             )
         if part == "detail":
-            return _fragment(_detail(view, shown))
+            return _fragment(_detail(view, shown, marks))
         if part == "text":
             return _text(view, shown)
         rollout = shown.rollout
@@ -76,10 +80,11 @@ class TracePanel:
             siblings=await _siblings(view.run, rollout),
             neighbours=await _neighbours(view, rollout.id),
             back=view.url("rollouts", **_list_state(view.query.get("from", ""))),
-            detail=_detail(view, shown),
+            detail=_detail(view, shown, marks),
+            marks=marks,
             **_rows(view, shown),
         )
-        return Page(title=f"Rollout of {rollout.task.id}", body=body, scripts=("trace",))
+        return Page(title=f"Rollout of {rollout.task.id}", body=body, scripts=("trace", "marks"))
 
     async def _read(self, view: View) -> AttemptTree:
         run, rollout_id = view.run, view.rest
@@ -125,7 +130,7 @@ def _rows(view: View, shown: AttemptTree) -> dict[str, Any]:
     }
 
 
-def _detail(view: View, shown: AttemptTree) -> Any:
+def _detail(view: View, shown: AttemptTree, marks: RolloutMarks) -> Any:
     span = shown.span(view.query.get("span", ""))
     if span is None:
         rollout, attempt = shown.rollout, shown.attempt
@@ -149,6 +154,7 @@ def _detail(view: View, shown: AttemptTree) -> Any:
         view=view,
         span=span,
         call=call,
+        marks=marks,
         messages=messages,
         left_out=left_out,
         answers=answers(call) if call is not None else [],
