@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +277,7 @@ class App:
     def _starting_point(self) -> tuple[Path, CheckpointState] | None:
         config = self._config
         return self._checkpoints.starting_point(
-            resume=config.train.resume, config_digest=config_digest(config)
+            resume=config.train.resume, digest=partial(config_digest, config)
         )
 
     async def _verified(
@@ -340,7 +341,6 @@ class App:
             policies=components.policies,
             tasks=tasks,
             val_tasks=val_tasks,
-            config_digest=config_digest(config),
         )
 
 

@@ -36,6 +36,7 @@ from agl_core.types.run import Estimate as Estimate
 from agl_core.types.run import Evaluation as Evaluation
 from agl_core.types.run import Finding as Finding
 from agl_core.types.run import Losses as Losses
+from agl_core.types.run import PromptReport as PromptReport
 from agl_core.types.run import Report as Report
 from agl_core.types.run import Severity as Severity
 from agl_core.types.run import StepReport as StepReport
