@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
 from agl_reading import Cursor, RolloutRow, RowFilter, RowQuery, rewards_of, usage_of
+from agl_records.jsonl import export_lines
 
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, SpanKind
@@ -65,6 +66,8 @@ class TracePanel:
             return _fragment(_detail(view, shown, marks))
         if part == "text":
             return _text(view, shown)
+        if part == "export":
+            return _export(view, shown.rollout)
         rollout = shown.rollout
         own = [node.span for node in shown.nodes]
         body = view.template(
@@ -242,6 +245,18 @@ def _fragment(html: Any) -> PlainAnswer:
     from starlette.responses import HTMLResponse  # noqa: PLC0415
 
     return HTMLResponse(str(html))
+
+
+def _export(view: View, rollout: Rollout) -> PlainAnswer:
+    """Return the records of the rollout in the form of ``agl store export``."""
+    from starlette.responses import StreamingResponse  # noqa: PLC0415
+
+    async def lines() -> AsyncGenerator[bytes, None]:
+        async for line in export_lines(view.run.store, RolloutQuery(ids=(rollout.id,))):
+            yield f"{line}\n".encode()
+
+    headers = {"content-disposition": 'attachment; filename="rollout.jsonl"'}
+    return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)
 
 
 def _text(view: View, shown: AttemptTree) -> PlainAnswer:
