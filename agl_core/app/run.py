@@ -305,13 +305,13 @@ class App:
         return make_tracking(self._config, self._plugins, describe)
 
     def train_tasks(self) -> list[Task]:
-        return make_tasks(self._inputs.tasks, self._config.tasks, "train")
+        return make_tasks(self._inputs.tasks, self._config.tasks, "train", self._plugins)
 
     def _val_tasks(self) -> list[Task]:
         given, configured = self._inputs.val_tasks, self._config.tasks
         if given is None and configured.val is None:
             return []
-        return make_tasks(given, configured, "val")
+        return make_tasks(given, configured, "val", self._plugins)
 
     def _loop(
         self, components: Components, tasks: Sequence[Task], val_tasks: Sequence[Task]

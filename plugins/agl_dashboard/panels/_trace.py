@@ -57,11 +57,8 @@ class TracePanel:
         marks = await rollout_marks(view, shown.rollout.id)
         part = view.query.get("part", "")
         if part == "rows":
-            return _fragment(
-                view.template(
-                    "spans.html", view=view, shown=shown, marks=marks, **_rows(view, shown)
-                )
-            )
+            asked = [piece for piece in _pieces(view, shown) if piece.rows]
+            return _fragment(view.template("spans.html", view=view, pieces=asked, marks=marks))
         if part == "detail":
             return _fragment(_detail(view, shown, marks))
         if part == "text":
@@ -85,7 +82,7 @@ class TracePanel:
             back=view.url("rollouts", **_list_state(view.query.get("from", ""))),
             detail=_detail(view, shown, marks),
             marks=marks,
-            **_rows(view, shown),
+            pieces=_pieces(view, shown),
         )
         return Page(title=f"Rollout of {rollout.task.id}", body=body, scripts=("trace", "marks"))
 
@@ -117,20 +114,30 @@ def make_panel() -> TracePanel:
     return TracePanel()
 
 
-def _rows(view: View, shown: AttemptTree) -> dict[str, Any]:
-    given = view.query.get("at", "")
-    start = int(given) if given.isdecimal() and len(given) < 9 else 0  # noqa: PLR2004
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreePiece:
+    """Neighbouring lines of a tree; their number stands for them until they come into view."""
+
+    start: int
+    length: int
+    rows: Sequence[TreeLine] = ()
+    """Empty until the piece comes into view."""
+
+
+def _pieces(view: View, shown: AttemptTree) -> list[TreePiece]:
+    """Return all pieces of a tree, with the lines of the one that is asked for."""
     selected = view.query.get("span", "")
-    if not given and selected:  # the piece of the tree with the span that is shown
+    given = view.query.get("at", "")
+    at = int(given) if given.isdecimal() and len(given) < 9 else 0  # noqa: PLR2004
+    if not given and selected:
         at = next((i for i, each in enumerate(shown.nodes) if each.span.id == selected), 0)
-        start = at // CHUNK * CHUNK
+    at = min(at, max(len(shown.nodes) - 1, 0)) // CHUNK * CHUNK
+    return [_piece(shown, start, start == at) for start in range(0, len(shown.nodes), CHUNK)]
+
+
+def _piece(shown: AttemptTree, start: int, loaded: bool) -> TreePiece:
     rows = shown.nodes[start : start + CHUNK]
-    return {
-        "rows": rows,
-        "start": start,
-        "following": start + CHUNK if start + CHUNK < len(shown.nodes) else None,
-        "selected": selected,
-    }
+    return TreePiece(start=start, length=len(rows), rows=rows if loaded else ())
 
 
 def _detail(view: View, shown: AttemptTree, marks: RolloutMarks) -> Any:
