@@ -31,5 +31,6 @@ if TYPE_CHECKING:
     from agl_records._run import ExportOptions as ExportOptions
     from agl_records._run import ExportSummary as ExportSummary
     from agl_records._run import export_from as export_from
+    from agl_records.jsonl import export_lines as export_lines
 else:
     __getattr__, __dir__, __all__ = late(__name__)

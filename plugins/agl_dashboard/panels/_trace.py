@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from agl_reading import Cursor, RolloutRow, RowFilter, RowQuery, rewards_of, usage_of
-from agl_records.jsonl import export_lines
+from agl_records import export_lines
 
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, SpanKind
