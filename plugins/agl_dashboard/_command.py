@@ -9,13 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from agl_core.cli.group import CliState, debug_option, host_option, plugin_option
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager
+
+if TYPE_CHECKING:
+    from agl_dashboard._sources import ShownRuns
 
 _PORT: Final = 8080
 _TRIED: Final = 20
@@ -30,6 +33,10 @@ class DashboardRequest:
     port: int | None
     index: Path | None
     opens: bool
+    write: bool
+    """Whether people may mark calls."""
+    marks: Path | None
+    """File of a store's marks."""
     attached: bool
     """Whether another process of agl started it: it ends with its input and prints only the address."""
 
@@ -48,6 +55,13 @@ class DashboardRequest:
     help="Folder for the indexes of stores; by default one in the user's cache.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@click.option("--write", is_flag=True, help="Let people mark calls as good or bad.")
+@click.option(
+    "--marks",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The marks of a store; those of a run are marks.db in its directory.",
+)
 @click.option("--attached", is_flag=True, hidden=True)
 @plugin_option
 @debug_option
@@ -56,12 +70,13 @@ def command(state: CliState, *, target: str, **options: Any) -> None:
     """Show runs in a browser while they run and afterwards.
 
     DIR is a folder of runs, such as agl_runs, or one run's directory; STORE is a store's file or
-    address. Nothing is changed. Beyond this machine (--host 0.0.0.0) a key is needed: that in
+    address. The run is never changed. Beyond this machine (--host 0.0.0.0) a key is needed: that in
     AGL_API_KEY, or else one that is printed as a part of the address.
     """
     from agl_stores import has_scheme  # noqa: PLC0415
 
     from agl_core.app import run_blocking  # noqa: PLC0415
+    from agl_dashboard._sources import ShownRuns, Writing  # noqa: PLC0415
 
     request = DashboardRequest(**options)
     if not has_scheme(target) and not Path(target).expanduser().exists():
@@ -69,20 +84,22 @@ def command(state: CliState, *, target: str, **options: Any) -> None:
             f"There is no {target!r}: name a folder of runs, a run's directory, a store's file or "
             f"its address"
         )
+    writing = Writing(write=request.write, file=request.marks)
+    index = request.index or default_index()
+    sources = ShownRuns(target, state.plugins(), index, writing=writing)
+    sources.check_marks()
 
     def ready(url: str) -> None:
-        click.echo(
-            url if request.attached else f"Dashboard of {target} at {url}  (Ctrl+C stops it)"
-        )
+        said = url if request.attached else f"Dashboard of {target} at {url}  (Ctrl+C stops it)"
+        click.echo(said)
         if request.opens:
             click.launch(url)
 
     run_blocking(
         serve(
-            target,
+            sources,
             state.plugins(),
             listener=listening(request.host, request.port),
-            index=request.index or default_index(),
             ready=ready,
             until_input_ends=request.attached,
         )
@@ -107,21 +124,19 @@ def listening(host: str, port: int | None) -> socket.socket:
 
 
 async def serve(
-    target: str,
+    sources: ShownRuns,
     plugins: PluginManager,
     *,
     listener: socket.socket,
-    index: Path,
     ready: Callable[[str], None],
     until_input_ends: bool = False,
 ) -> None:
     """Serve the dashboard until cancelled.
 
     Args:
-        target: A folder of runs, a run's directory, a store's file or address.
+        sources: What is shown; closed at the end.
         plugins: The loaded plugins.
         listener: Bound socket, which is closed at the end.
-        index: Folder for indexes.
         ready: Called with the address once connections are accepted; it may have a key.
         until_input_ends: End with standard input, which another process holds open.
     """
@@ -131,10 +146,8 @@ async def serve(
 
     from agl_core.serving import GuestServer, address_of  # noqa: PLC0415
     from agl_dashboard._app import Dashboard  # noqa: PLC0415
-    from agl_dashboard._sources import ShownRuns  # noqa: PLC0415
 
     key = key_for(listener.getsockname()[0])
-    sources = ShownRuns(target, plugins, index)
     server = GuestServer(Dashboard(sources, plugins).app(key=key))
     try:
         await server.start(listener)
