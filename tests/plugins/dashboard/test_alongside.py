@@ -26,7 +26,8 @@ class Trained:
     """``agl train --dashboard`` in a process of its own."""
 
     def __init__(self, tmp_path, steps, *, terminal=False):
-        config = settings(tmp_path, train={"steps": steps}, name="shown")
+        self.name = tmp_path.name
+        config = settings(tmp_path, train={"steps": steps}, name=self.name)
         place = {**environment(disabled=""), "PYTHONPATH": os.pathsep.join(sys.path)}
         place["XDG_CACHE_HOME"] = str(tmp_path / "cache")
         command = [sys.executable, "-m", "agl_core.cli", "train", str(config), "--dashboard"]
@@ -59,6 +60,14 @@ def train(tmp_path):
         run.said.close()
 
 
+def answers(url):
+    """Whether the run is shown; another test's dashboard may have got the port since."""
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
 def address(line):
     return "http" + line.partition("http")[2].split()[0]
 
@@ -66,13 +75,12 @@ def address(line):
 def test_the_dashboard_answers_while_the_run_goes_on_and_ends_with_it(train):
     run = train(10_000)
     url = address(run.line("Dashboard: "))
-    assert url.endswith("/run/shown/-/overview")
+    assert url.endswith(f"/run/{run.name}/-/overview")
     answer = httpx.get(url)
     assert answer.status_code == 200
     assert ">running<" in answer.text
     assert run.end() == INTERRUPTED
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(url)
+    assert not answers(url)
 
 
 def test_at_a_terminal_it_stays_after_the_run_until_it_is_interrupted(train):
@@ -80,8 +88,7 @@ def test_at_a_terminal_it_stays_after_the_run_until_it_is_interrupted(train):
     url = address(run.line("The dashboard stays at "))
     assert ">finished<" in httpx.get(url).text
     assert run.end() == 0
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(url)
+    assert not answers(url)
 
 
 def test_where_nobody_looks_it_ends_with_a_finished_run(train):
@@ -95,8 +102,7 @@ def test_a_killed_run_leaves_no_dashboard(train):
     url = address(run.line("Dashboard: "))
     run.process.kill()
     run.said.read()  # its end: the dashboard holds the stream as well
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(url)
+    assert not answers(url)
 
 
 @pytest.mark.parametrize(
