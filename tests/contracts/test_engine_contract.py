@@ -14,7 +14,7 @@ import pytest
 from agl_testing.engine_contract import EngineContract
 from agl_testing.toy_model import ToyModel, encode, toy_logprobs
 
-from agl_core.interfaces import AlgorithmSetup, Engine
+from agl_core.interfaces import AlgorithmSetup, Engine, Scored
 from agl_core.types import Policy
 from tools.new import render
 
@@ -291,6 +291,10 @@ def _has_one_seed(self, request, index, ends_at):
     return ToyBackend._tokens(self, {**request, "seed": 1}, index, ends_at)
 
 
+async def _all_are_certain(self, prompt, answer, *, temperature):
+    return Scored([0.0 for _ in answer], 0)
+
+
 _CASES = [
     ("the_gateway_takes_its_tokens_as_exact", serving(chat=_no_prompt)),
     ("ids_decode_to_the_returned_text", serving(detokenize=_backwards)),
@@ -319,6 +323,7 @@ _CASES = [
     ("a_stream_that_is_closed_stops_generating", serving(chat=_never_closes)),
     ("a_call_that_runs_out_of_time_fails_and_stops_generating", serving(chat=_has_time)),
     ("token_ids_are_of_the_declared_vocabulary", broken(vocab_size=lambda self, policy: 40)),
+    ("given_tokens_are_scored_as_when_they_were_sampled", serving(score=_all_are_certain)),
     ("a_prompt_is_as_long_as_counted", serving(count_tokens=_counts_one_more)),
     ("a_prompt_is_as_long_as_counted", serving(context_length=_other_limit)),
     ("a_prompt_beyond_the_declared_context_is_refused", serving(context_length=_ten)),
