@@ -189,6 +189,23 @@ async def test_agents_show_sums_and_the_graph(alpha):
     assert "2</td>" in await page(alpha, f"{RUN}/agents?mode=val&steps=3-3")
 
 
+async def test_prices_in_the_address_give_the_cost_of_agents(alpha):
+    html = await page(alpha, f"{RUN}/agents")
+    assert "Cost" not in html
+    prices = "prices=1&in:planner=2000000&out:planner=1e6"
+    html = await page(alpha, f"{RUN}/agents?{prices}")
+    row = re.search(r"planner</a>.*?</tr>", html, re.DOTALL)[0]
+    calls, prompt, sampled = re.findall(r'class="num">([\d.,]+)</td>', row)[:3]
+    expected = float(calls) * (2 * float(prompt) + float(sampled))
+    assert float(re.search(r"these calls: <b>([\d.,]+)", html)[1].replace(",", "")) == expected
+    assert "without 1 agents that have no price" in html
+    assert 'name="in:writer" value=""' in html
+    hidden = await page(alpha, f"{RUN}/agents?{prices.removeprefix('prices=1&')}&mode=train")
+    assert "Cost" in hidden
+    assert "<form" not in hidden.partition('id="agents"')[2]
+    assert "is not a number of at least 0" in await page(alpha, f"{RUN}/agents?in:writer=-1")
+
+
 async def test_prompts_show_versions_scores_and_words_that_changed(alpha):
     html = await page(alpha, f"{RUN}/prompts")
     assert html.index("aaaa1111") < html.index("bbbb2222")
@@ -297,17 +314,22 @@ async def test_a_line_of_five_megabytes_is_cut_and_has_an_address(visit, tmp_pat
     assert "There is no text" in await page(client, f"{path}?part=text&path=messages.9")
 
 
+NEXT = re.compile(r'data-next="([^"]+)"')
+
+
 async def test_a_large_trace_comes_in_pieces(visit, tmp_path):
     rollout_id = await large_trace(tmp_path / "large", 3000)
     client = await visit(tmp_path)
     path = f"/run/large/-/trace/{rollout_id}"
     html = await page(client, path)
-    assert html.count("data-row=") == 300
-    seen = 300
-    while found := re.search(r'data-next="([^"]+)"', html):
-        html = await page(client, unescape(found[1]))
-        seen += html.count("data-row=")
-    assert seen == 3001
+    pieces = [html, *[await page(client, unescape(at)) for at in NEXT.findall(html)]]
+    rows = [re.findall(r'data-row="([^"]+)"', piece) for piece in pieces]
+    assert [len(each) for each in rows] == [300] * 10 + [1]
+    assert len({row for each in rows for row in each}) == 3001
+    selected = await page(client, f"{path}?span={rows[4][7]}")
+    assert re.findall(r'data-row="([^"]+)"', selected) == rows[4]
+    assert len(NEXT.findall(selected)) == 10
+    assert 'class="chunk"' in await page(client, f"{path}?at=99999999")
 
 
 async def test_a_page_that_is_not_there_is_a_404(alpha):
