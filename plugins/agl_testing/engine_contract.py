@@ -351,17 +351,6 @@ class EngineContract(ContractSuite):
         assert min(ids) >= 0
         assert size is None or max(ids) < size, f"vocab_size is {size}, ids go up to {max(ids)}"
 
-    async def test_given_tokens_are_scored_as_when_they_were_sampled(
-        self, engine: Engine, policy: Policy
-    ) -> None:
-        answer = await _ask(engine, policy, temperature=0.7)
-        (choice,) = answer.choices
-        backend = engine.backend(policy.name)
-        scored = await backend.score(answer.prompt, choice.token_ids, temperature=0.7)
-        if scored is not None and self.logprobs == "processed":
-            assert scored.logprobs == pytest.approx(list(choice.logprobs), abs=self.tolerance)
-        assert scored is None or scored.version == policy.version
-
     async def test_a_prompt_is_as_long_as_counted(self, engine: Engine, policy: Policy) -> None:
         backend = engine.backend(policy.name)
         counted = await backend.count_tokens(request(policy, backend))

@@ -17,7 +17,7 @@ import pytest
 from agl_testing.engine_contract import EngineContract
 from agl_testing.toy_model import ToyModel, encode, toy_logprobs
 
-from agl_core.interfaces import AlgorithmSetup, Engine, Scored
+from agl_core.interfaces import AlgorithmSetup, Engine
 from agl_core.types import Policy, TokenNumbers
 from tools.new import render
 
@@ -294,10 +294,6 @@ def _has_one_seed(self, request, index, ends_at):
     return ToyBackend._tokens(self, {**request, "seed": 1}, index, ends_at)
 
 
-async def _all_are_certain(self, prompt, answer, *, temperature):
-    return Scored([0.0 for _ in answer], 0)
-
-
 def with_numbers(*, drop=0, **changed):
     """An engine whose updates have numbers of each token, some of them wrong."""
 
@@ -345,7 +341,6 @@ _CASES = [
     ("a_stream_that_is_closed_stops_generating", serving(chat=_never_closes)),
     ("a_call_that_runs_out_of_time_fails_and_stops_generating", serving(chat=_has_time)),
     ("token_ids_are_of_the_declared_vocabulary", broken(vocab_size=lambda self, policy: 40)),
-    ("given_tokens_are_scored_as_when_they_were_sampled", serving(score=_all_are_certain)),
     ("a_prompt_is_as_long_as_counted", serving(count_tokens=_counts_one_more)),
     ("a_prompt_is_as_long_as_counted", serving(context_length=_other_limit)),
     ("a_prompt_beyond_the_declared_context_is_refused", serving(context_length=_ten)),
