@@ -256,7 +256,7 @@ async def test_system_shows_processes_gateway_and_queue(visit, tmp_path):
     assert f"Address {url} State accepts connections" in shown
     assert re.search(r"writer trained 1 \d+ ms", shown)
     assert "Waiting 1 rollouts, the oldest for" in shown
-    assert re.search(r"elsewhere-77/1.0 1 [\d.]+ m?s [\d.]+ m?s 0", shown)
+    assert re.search(r"elsewhere-77/1.0 1 [\d.]+ m?s [\d.]+ m?s ago 0", shown)
     assert "eval at step 1: 0.500" in shown
     assert "1 of 3, reward 0.500, 100 tokens, 2.00 s" in shown
 
