@@ -170,8 +170,12 @@ def _reward_function(section: RewardConfig, registry: Registry, where: str) -> R
     return registry.create(section.name, **given)
 
 
-def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -> list[Task]:
+def make_tasks(
+    given: Any, config: TasksConfig, kind: Literal["train", "val"], plugins: PluginManager
+) -> list[Task]:
     """Return the given tasks, or those that the configuration names.
+
+    A text without dot and colon names a set of tasks that a plugin registers.
 
     Raises:
         ConfigError: there are no tasks, or they cannot be loaded.
@@ -181,6 +185,8 @@ def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -
         raise ConfigError(
             f"There are no {kind} tasks: set tasks.{kind} in the configuration, or pass them"
         )
+    if isinstance(source, str) and not {".", ":"} & {*source}:
+        source = plugins.registry("tasks").create(source, kind)
     columns = config.columns
     named = {"id": columns.id, "input": columns.input, "expected": columns.expected}
     given_names = {field: name for field, name in named.items() if name is not None}
@@ -200,7 +206,7 @@ def with_weights(policies: Sequence[Policy], plugins: PluginManager) -> list[Pol
     found: dict[str, str] = {}
     for policy in policies:
         name = policy.model
-        if name in models and not Path(name).is_dir() and name not in found:
+        if name in models and not policy.base_url and not Path(name).is_dir() and name not in found:
             found[name] = str(models.create(name, _say))
     return [
         msgspec.structs.replace(policy, model=found.get(policy.model, policy.model))
@@ -230,6 +236,7 @@ def make_algorithm(
         epochs=section.epochs,
         minibatches=section.minibatches,
         kl_weight=section.kl_weight,
+        token_numbers=config.train.keep_tokens > 0,
     )
     return algorithm, setup
 
@@ -251,7 +258,7 @@ def make_engine(
     if isinstance(options, EngineOptions):
         named = plugins.registry("models")
         for policy in policies:
-            if policy.model not in named:
+            if policy.model not in named and not policy.base_url:
                 options.check_model(policy.model)
     engine: Engine = registry.create(name, options, setup)
     return engine

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -27,23 +26,30 @@ _PORT: Final = 8080
     help="Folder for the indexes of stores; by default one in the user's cache.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@click.option("--write", is_flag=True, help="Let people mark calls as good or bad.")
+@click.option(
+    "--marks",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The marks of a store; those of a run are marks.db in its directory.",
+)
 @plugin_option
 @debug_option
 @click.pass_obj
 def command(
-    state: CliState, *, target: str, host: str, port: int, index: Path | None, opens: bool
+    state: CliState, *, target: str, host: str, port: int, index: Path | None, **options: Any
 ) -> None:
     """Show runs in a browser while they run and afterwards.
 
     DIR is a folder of runs, such as agl_runs, or one run's directory; STORE is a store's file or
-    address. Nothing is changed. Beyond this machine (--host 0.0.0.0) a key is needed: that in
+    address. The run is never changed. Beyond this machine (--host 0.0.0.0) a key is needed: that in
     AGL_API_KEY, or else one that is printed as a part of the address.
     """
     from agl_core.app import run_blocking  # noqa: PLC0415
 
     def ready(url: str) -> None:
         click.echo(f"Dashboard of {target} at {url}  (Ctrl+C stops it)")
-        if opens:
+        if options["opens"]:
             click.launch(url)
 
     run_blocking(
@@ -53,6 +59,7 @@ def command(
             listen=(host, port),
             index=index or default_index(),
             ready=ready,
+            writing=(options["write"], options["marks"]),
         )
     )
 
@@ -64,6 +71,7 @@ async def serve(
     listen: tuple[str, int],
     index: Path,
     ready: Callable[[str], None],
+    writing: tuple[bool, Path | None] = (False, None),
 ) -> None:
     """Serve the dashboard until cancelled.
 
@@ -73,23 +81,23 @@ async def serve(
         listen: Host and port; port 0 chooses a free one.
         index: Folder for indexes.
         ready: Called with the address once connections are accepted; it may have a key.
+        writing: Whether people may mark calls, and the file of a store's marks.
 
     Raises:
         ConfigError: there is nothing at the target, or the port is in use.
     """
     import asyncio  # noqa: PLC0415
 
+    from agl_endpoints import key_for  # noqa: PLC0415
     from agl_stores import has_scheme  # noqa: PLC0415
 
     from agl_core.serving import (  # noqa: PLC0415
         GuestServer,
         address_of,
         bind,
-        fresh_key,
-        given_key,
     )
     from agl_dashboard._app import Dashboard  # noqa: PLC0415
-    from agl_dashboard._sources import ShownRuns  # noqa: PLC0415
+    from agl_dashboard._sources import ShownRuns, Writing  # noqa: PLC0415
 
     host, port = listen
     if not has_scheme(target) and not os.path.exists(os.path.expanduser(target)):  # noqa: ASYNC240, PTH110, PTH111  before anything is served
@@ -97,8 +105,10 @@ async def serve(
             f"There is no {target!r}: name a folder of runs, a run's directory, a store's file or "
             f"its address"
         )
-    key = "" if is_loopback(host) else given_key() or fresh_key()
-    sources = ShownRuns(target, plugins, index)
+    key = key_for(host)
+    write, marks = writing
+    sources = ShownRuns(target, plugins, index, writing=Writing(write=write, file=marks))
+    sources.check_marks()
     listener = bind(host, port)
     server = GuestServer(Dashboard(sources, plugins).app(key=key))
     try:
@@ -109,16 +119,6 @@ async def serve(
     finally:
         await server.stop()
         await sources.close()
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host to listen on is reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def default_index() -> Path:

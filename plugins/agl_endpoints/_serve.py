@@ -11,17 +11,18 @@ from agl_endpoints._server import OpenAIServer, Routing
 
 
 def openai_server(
-    routing: Routing, *, plugins: Callable[[], PluginManager] = load_plugins
+    routing: Routing, *, plugins: Callable[[], PluginManager] = load_plugins, key: str = ""
 ) -> OpenAIServer:
     """Return a server of chat completions and of the dialects of plugins, without starting it.
 
     Args:
         routing: Finds the backends, which the caller closes; `OneModel` for a single one.
         plugins: Loads the plugins, for their dialects.
+        key: The bearer token that every request needs; empty to serve all.
 
     Raises:
         PluginError: the name of a dialect is not ``POST`` and a path, or is taken.
     """
     by_path = translations(make_dialects(plugins()))
     dialects = {f"/v1{path}": translate for path, translate in by_path.items()}
-    return OpenAIServer(routing, dialects=dialects)
+    return OpenAIServer(routing, dialects=dialects, key=key)

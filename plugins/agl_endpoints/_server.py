@@ -10,7 +10,7 @@ import msgspec
 
 from agl_core.gateway import count_prompt
 from agl_core.interfaces import COUNT_PATH, Backend, Problem
-from agl_core.serving import GuestServer, address_of, asgi, bind
+from agl_core.serving import GuestServer, address_of, asgi, bearer_of, bind, equal_keys
 from agl_core.text import decoded, url_unquoted
 from agl_endpoints._answering import Answering
 
@@ -71,22 +71,28 @@ class OneModel:
 
 
 class OpenAIServer:
-    """Server for chat completions, the list of models and ``/tokenize``; it checks no key.
+    """Server for chat completions, the list of models and ``/tokenize``.
 
     A request may name its agent in the path: ``/agent/NAME/v1/chat/completions``. The server never
     closes the backends; its caller does.
     """
 
     def __init__(
-        self, routing: Routing, *, dialects: Mapping[str, asgi.Translate] | None = None
+        self,
+        routing: Routing,
+        *,
+        dialects: Mapping[str, asgi.Translate] | None = None,
+        key: str = "",
     ) -> None:
         """Create a server that does not listen yet.
 
         Args:
             routing: Finds the backends that answer.
             dialects: Translations of dialects by path.
+            key: The bearer token that every request needs; empty to serve all.
         """
         self._routing = routing
+        self._key = key
         self._dialects = dict(dialects or {})
         self._methods = {**_METHODS, **dict.fromkeys(self._dialects, "POST")}
         self._answering = Answering("The server is ending")
@@ -113,6 +119,7 @@ class OpenAIServer:
 
     async def _app(self, scope: asgi.AsgiScope, receive: asgi.Receive, send: asgi.Send) -> None:
         try:
+            self._admit(scope)
             agent, path = _target(scope["raw_path"])
             self._check(path, scope["method"])
             body = await asgi.read_body(receive, largest=_LARGEST)
@@ -153,6 +160,13 @@ class OpenAIServer:
     def _models(self) -> bytes:
         rows = [{"id": name, "object": "model"} for name in self._routing.models]
         return msgspec.json.encode({"object": "list", "data": rows})
+
+    def _admit(self, scope: asgi.AsgiScope) -> None:
+        if self._key and not equal_keys(bearer_of(scope["headers"]), self._key):
+            message = (
+                "The request's bearer token is not this server's key: set the client's API key"
+            )
+            raise Problem(401, "invalid_api_key", message)
 
     def _check(self, path: str, method: str) -> None:
         taken = self._methods.get(path)

@@ -13,6 +13,7 @@ from agl_reading._rows import (
     Reading,
     RolloutRow,
     RowFilter,
+    RowQuery,
     Sort,
     Sum,
     SumKind,
@@ -26,7 +27,8 @@ from agl_reading._spans import (
     tokens_of,
     usage_of,
 )
-from agl_reading._summary import Summary, searchable, summarise, words
+from agl_reading._summary import Summary, searchable, summarise
+from agl_reading._words import holds, indexed, phrases
 
 __all__ = [
     "SORTS",
@@ -37,17 +39,20 @@ __all__ = [
     "Reading",
     "RolloutRow",
     "RowFilter",
+    "RowQuery",
     "ScanReading",
     "Sort",
     "Sum",
     "SumKind",
     "Summary",
     "agent_totals",
+    "holds",
+    "indexed",
     "merge_calls",
+    "phrases",
     "rewards_of",
     "searchable",
     "summarise",
     "tokens_of",
     "usage_of",
-    "words",
 ]

@@ -16,13 +16,14 @@ from agl_core.errors import StoreError
 from agl_core.files import make_private_directory, touch_private
 from agl_core.text import replaced
 from agl_core.types import Mode
-from agl_reading._rows import Count, Cursor, RolloutRow, RowFilter, Sort, Sum, SumKind
-from agl_reading._summary import Summary, words
+from agl_reading._rows import Count, RolloutRow, RowFilter, RowQuery, Sort, Sum, SumKind
+from agl_reading._summary import Summary
+from agl_reading._words import indexed, phrases
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_VERSION: Final = 2
+_VERSION: Final = 4
 _BUSY_S: Final = 30.0
 _MOST_OPEN: Final = 5000
 _TABLES: Final = """
@@ -36,6 +37,7 @@ CREATE TABLE rows (
     task TEXT NOT NULL,
     group_id TEXT NOT NULL,
     step INTEGER NOT NULL,
+    resources_version INTEGER NOT NULL,
     reward REAL NOT NULL,
     seconds REAL NOT NULL,
     tokens INTEGER NOT NULL,
@@ -58,7 +60,7 @@ CREATE TABLE sums (
     kind TEXT NOT NULL, name TEXT NOT NULL, n INTEGER NOT NULL, total REAL NOT NULL,
     PRIMARY KEY (kind, run_id, mode, step, name)
 ) WITHOUT ROWID;
-CREATE VIRTUAL TABLE texts USING fts5 (text, content = '', tokenize = "unicode61 remove_diacritics 0")
+CREATE VIRTUAL TABLE texts USING fts5 (text, content = '', tokenize = "ascii")
 """
 _OPEN, _ENDED, _COUNTED = range(3)
 """Values of `state`."""
@@ -228,8 +230,8 @@ class IndexFile:
                 values = (*_columns(row), _ENDED if ended else _OPEN, body)
                 sql.execute(
                     "INSERT INTO rows (id, run_id, mode, status, cause, task, group_id, step, "
-                    "reward, seconds, tokens, state, body) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+                    "resources_version, reward, seconds, tokens, state, body) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
                     "status = excluded.status, cause = excluded.cause, seconds = excluded.seconds, "
                     f"state = excluded.state, body = excluded.body WHERE state < {_COUNTED} "
                     "AND body != excluded.body OR state < excluded.state",
@@ -273,29 +275,24 @@ class IndexFile:
                     for each in summary.sums.values()
                 ],
             )
-            sql.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (number, summary.text))
+            sql.execute(
+                "INSERT INTO texts (rowid, text) VALUES (?, ?)", (number, indexed(summary.text))
+            )
 
     @_checked
-    def page(
-        self,
-        wanted: RowFilter,
-        order: tuple[Sort, bool],
-        *,
-        after: Cursor | None,
-        limit: int,
-    ) -> list[RolloutRow]:
-        """Return a page; `order` is what to sort by, and whether it descends."""
-        sort, descending = order
-        where, values = _conditions(wanted, sort)
-        column, way = _COLUMN[sort], "DESC" if descending else "ASC"
+    def page(self, query: RowQuery) -> list[RolloutRow]:
+        """Return a page."""
+        where, values = _conditions(query.wanted, query.sort)
+        column, way = _COLUMN[query.sort], "DESC" if query.descending else "ASC"
+        after = query.after
         if after is not None:
-            sign = "<" if descending else ">"
+            sign = "<" if query.descending else ">"
             where.append(f"({column}, id) {sign} (?, ?)" if column else f"id {sign} ?")
             values += [after.key, after.id] if column else [after.id]
         ordered = f"{column} {way}, id {way}" if column else f"id {way}"
         found = self._reader.execute(
             f"SELECT body FROM rows WHERE {' AND '.join(where)} ORDER BY {ordered} LIMIT ?",
-            [*values, limit],
+            [*values, query.limit],
         )
         return [_ROWS.decode(body) for (body,) in found]
 
@@ -345,6 +342,7 @@ def _columns(row: RolloutRow) -> tuple[Any, ...]:
         replaced(row.task),
         row.group_id,
         row.step,
+        row.resources_version,
         row.key("reward"),
         row.seconds,
         row.key("tokens"),
@@ -375,6 +373,7 @@ def _conditions(wanted: RowFilter, sort: Sort) -> tuple[list[str], list[Any]]:
     bounds = (
         ("step >= ?", wanted.first_step),
         ("step <= ?", wanted.last_step),
+        ("+resources_version = ?", wanted.resources_version),
         ("reward >= ?", wanted.least_reward),
         ("reward <= ?", wanted.most_reward),
     )
@@ -388,7 +387,7 @@ def _conditions(wanted: RowFilter, sort: Sort) -> tuple[list[str], list[Any]]:
     if wanted.agent:
         where.append("EXISTS (SELECT 1 FROM agents WHERE agent = ? AND row = number)")
         values.append(wanted.agent)
-    if asked := words(wanted.text):
+    if asked := phrases(wanted.text):
         where.append("number IN (SELECT rowid FROM texts WHERE texts MATCH ?)")
-        values.append(" AND ".join(f'"{replaced(word)}" *' for word in asked))
+        values.append(" AND ".join(f'"{phrase}" *' for phrase in asked))
     return where, values

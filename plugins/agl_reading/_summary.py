@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -17,7 +16,6 @@ from agl_reading._spans import agent_totals, merge_calls, rewards_of, usage_of
 MOST_TEXT: Final = 200_000
 """Characters of a rollout that can be searched; what agents said last is kept."""
 _MOST_OF_A_TEXT: Final = 50_000
-_WORD: Final = re.compile(r"[^\W_]+")
 _NS_PER_S: Final = 1e9
 
 
@@ -29,12 +27,7 @@ class Summary:
     sums: dict[tuple[SumKind, str], Sum] = field(default_factory=dict[tuple[SumKind, str], Sum])
     """By kind and name."""
     text: str = ""
-    """Everything that was said, once each; see `words` for what is found in it."""
-
-
-def words(text: str) -> list[str]:
-    """Return the words of a text in lower case: runs of letters and digits."""
-    return _WORD.findall(text.lower())
+    """Everything that was said, once each; see `indexed` for what is found in it."""
 
 
 def plain_row(rollout: Rollout) -> RolloutRow:
@@ -50,6 +43,7 @@ def plain_row(rollout: Rollout) -> RolloutRow:
         group_id=rollout.group_id,
         step=rollout.step,
         status=rollout.status,
+        resources_version=rollout.resources_version,
         cause=failed.kind.value if failed is not None and _failed(rollout) else "",
         attempts=len(rollout.attempts),
         created_at=rollout.created_at,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 import msgspec
-from agl_endpoints import OneModel, Routing, openai_server
+from agl_endpoints import OneModel, Routing, key_for, openai_server
 from agl_stores import is_checkpoint
 
 from agl_core.app import load_plugins, make_engine, with_weights
@@ -20,6 +20,7 @@ from agl_core.errors import ConfigError
 from agl_core.gateway import Route
 from agl_core.interfaces import Engine
 from agl_core.plugins import PluginManager
+from agl_core.serving import given_key
 from agl_core.training import checkpoint_of, verify
 from agl_core.types import Policy, PromptTemplate
 
@@ -45,7 +46,8 @@ def command(state: CliState, target: str, host: str, port: int, device: str) -> 
     """Serve what was learned as chat completions and Responses until interrupted.
 
     TARGET is a directory of weights, a run's directory, the name of a run in agl_runs, or a
-    checkpoint. The key may be anything.
+    checkpoint. On this machine the key may be anything. Beyond it (--host 0.0.0.0) clients give the
+    key in AGL_API_KEY, or else a new one that is printed, as OPENAI_API_KEY.
 
     Weights: the model's name is the directory's; a request for another one gets 404. Point
     OPENAI_BASE_URL at the printed address.
@@ -85,16 +87,24 @@ async def serve(
     known = plugins or load_plugins()
     opened = _weights if _has_weights(Path(target)) else _run
     async with opened(Path(target), device, known) as (routing, describe):
-        server = openai_server(routing, plugins=lambda: known)
+        key = key_for(host)
+        server = openai_server(routing, plugins=lambda: known, key=key)
         try:
             url = await server.start(host, port)
-            for line in (*describe(url), "Ctrl+C ends it"):
+            for line in (*describe(url), *_said(key), "Ctrl+C ends it"):
                 click.echo(line)
             if ready is not None:
                 ready.set_result(f"{url}/v1")
             await asyncio.Event().wait()
         finally:
             await server.stop()
+
+
+def _said(key: str) -> list[str]:
+    """Return what to print of a key; one of the environment's is not shown."""
+    if not key:
+        return []
+    return ["Clients need the key in AGL_API_KEY" if key == given_key() else f"Key: {key}"]
 
 
 def _has_weights(directory: Path) -> bool:
@@ -140,6 +150,7 @@ async def _run(target: Path, device: str, plugins: PluginManager) -> Opened:
     policies = [
         msgspec.structs.replace(each, model=trained.get(each.name, each.model))
         for each in resolve_policies(config, training=False)
+        if each.share is None and not each.base_url
     ]
     async with _started(_local(device) if trained else config, policies, plugins) as engine:
         routes = [Route(policy, engine.backend(policy.name)) for policy in policies]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
-from agl_reading import Cursor, RolloutRow, RowFilter, rewards_of, usage_of
+from agl_reading import Cursor, RolloutRow, RowFilter, RowQuery, rewards_of, usage_of
+from agl_records import export_lines
 
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, SpanKind
 from agl_dashboard._chat import answers, conversation
+from agl_dashboard._marks import RolloutMarks, rollout_marks
 from agl_dashboard._panel import Page, PlainAnswer, View
 from agl_dashboard._sources import ShownRun
 from agl_dashboard._steps import shown_step
@@ -52,15 +54,17 @@ class TracePanel:
 
     async def page(self, view: View) -> Page | PlainAnswer:
         shown = await self._read(view)
+        marks = await rollout_marks(view, shown.rollout.id)
         part = view.query.get("part", "")
         if part == "rows":
-            return _fragment(
-                view.template("spans.html", view=view, shown=shown, **_rows(view, shown))
-            )
+            asked = [piece for piece in _pieces(view, shown) if piece.rows]
+            return _fragment(view.template("spans.html", view=view, pieces=asked, marks=marks))
         if part == "detail":
-            return _fragment(_detail(view, shown))
+            return _fragment(_detail(view, shown, marks))
         if part == "text":
             return _text(view, shown)
+        if part == "export":
+            return _export(view, shown.rollout)
         rollout = shown.rollout
         own = [node.span for node in shown.nodes]
         body = view.template(
@@ -76,10 +80,11 @@ class TracePanel:
             siblings=await _siblings(view.run, rollout),
             neighbours=await _neighbours(view, rollout.id),
             back=view.url("rollouts", **_list_state(view.query.get("from", ""))),
-            detail=_detail(view, shown),
-            **_rows(view, shown),
+            detail=_detail(view, shown, marks),
+            marks=marks,
+            pieces=_pieces(view, shown),
         )
-        return Page(title=f"Rollout of {rollout.task.id}", body=body, scripts=("trace",))
+        return Page(title=f"Rollout of {rollout.task.id}", body=body, scripts=("trace", "marks"))
 
     async def _read(self, view: View) -> AttemptTree:
         run, rollout_id = view.run, view.rest
@@ -109,23 +114,33 @@ def make_panel() -> TracePanel:
     return TracePanel()
 
 
-def _rows(view: View, shown: AttemptTree) -> dict[str, Any]:
-    given = view.query.get("at", "")
-    start = int(given) if given.isdecimal() and len(given) < 9 else 0  # noqa: PLR2004
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreePiece:
+    """Neighbouring lines of a tree; their number stands for them until they come into view."""
+
+    start: int
+    length: int
+    rows: Sequence[TreeLine] = ()
+    """Empty until the piece comes into view."""
+
+
+def _pieces(view: View, shown: AttemptTree) -> list[TreePiece]:
+    """Return all pieces of a tree, with the lines of the one that is asked for."""
     selected = view.query.get("span", "")
-    if not given and selected:  # the piece of the tree with the span that is shown
+    given = view.query.get("at", "")
+    at = int(given) if given.isdecimal() and len(given) < 9 else 0  # noqa: PLR2004
+    if not given and selected:
         at = next((i for i, each in enumerate(shown.nodes) if each.span.id == selected), 0)
-        start = at // CHUNK * CHUNK
+    at = min(at, max(len(shown.nodes) - 1, 0)) // CHUNK * CHUNK
+    return [_piece(shown, start, start == at) for start in range(0, len(shown.nodes), CHUNK)]
+
+
+def _piece(shown: AttemptTree, start: int, loaded: bool) -> TreePiece:
     rows = shown.nodes[start : start + CHUNK]
-    return {
-        "rows": rows,
-        "start": start,
-        "following": start + CHUNK if start + CHUNK < len(shown.nodes) else None,
-        "selected": selected,
-    }
+    return TreePiece(start=start, length=len(rows), rows=rows if loaded else ())
 
 
-def _detail(view: View, shown: AttemptTree) -> Any:
+def _detail(view: View, shown: AttemptTree, marks: RolloutMarks) -> Any:
     span = shown.span(view.query.get("span", ""))
     if span is None:
         rollout, attempt = shown.rollout, shown.attempt
@@ -149,6 +164,7 @@ def _detail(view: View, shown: AttemptTree) -> Any:
         view=view,
         span=span,
         call=call,
+        marks=marks,
         messages=messages,
         left_out=left_out,
         answers=answers(call) if call is not None else [],
@@ -205,8 +221,10 @@ def _tokens(spans: Sequence[Span]) -> tuple[int, int]:
 async def _siblings(run: ShownRun, rollout: Rollout) -> list[RolloutRow]:
     if not rollout.group_id:
         return []
-    wanted = RowFilter(group_id=rollout.group_id)
-    rows = await run.reading.rows(wanted, sort="reward", limit=_SIBLINGS)
+    # Evaluations at the same step have the same groups: before a prompt phase and after it.
+    version = None if rollout.mode == "train" else rollout.resources_version
+    wanted = RowFilter(group_id=rollout.group_id, resources_version=version)
+    rows = await run.reading.rows(RowQuery(wanted=wanted, sort="reward", limit=_SIBLINGS))
     return rows if len(rows) > 1 else []
 
 
@@ -217,7 +235,7 @@ def _list_state(text: str) -> dict[str, str]:
 async def _neighbours(view: View, rollout_id: str) -> tuple[str, str]:
     """Return the addresses of the rollouts before and after in the list; empty at its ends."""
     listing = RowList.read(_list_state(view.query.get("from", "")))
-    found = await view.run.reading.rows(RowFilter(id=rollout_id))
+    found = await view.run.reading.rows(RowQuery(wanted=RowFilter(id=rollout_id)))
     if not found:
         return "", ""
     place = Cursor.of(found[0], listing.sort)
@@ -234,6 +252,18 @@ def _fragment(html: Any) -> PlainAnswer:
     from starlette.responses import HTMLResponse  # noqa: PLC0415
 
     return HTMLResponse(str(html))
+
+
+def _export(view: View, rollout: Rollout) -> PlainAnswer:
+    """Return the records of the rollout in the form of ``agl store export``."""
+    from starlette.responses import StreamingResponse  # noqa: PLC0415
+
+    async def lines() -> AsyncGenerator[bytes, None]:
+        async for line in export_lines(view.run.store, RolloutQuery(ids=(rollout.id,))):
+            yield f"{line}\n".encode()
+
+    headers = {"content-disposition": 'attachment; filename="rollout.jsonl"'}
+    return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)
 
 
 def _text(view: View, shown: AttemptTree) -> PlainAnswer:

@@ -19,6 +19,7 @@ from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.types import Rollout, RolloutQuery, Span
 from agl_records.commands._output import write_records
+from agl_records.commands._printing import excerpt
 from agl_records.commands._selection import (
     Filters,
     filter_options,
@@ -27,7 +28,6 @@ from agl_records.commands._selection import (
     reading,
     store_argument,
 )
-from agl_records.commands._tree import excerpt
 
 _BATCH = 20
 """Number of rollouts whose spans are read together."""

@@ -15,13 +15,9 @@ from agl_core.cli.output import console
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
 from agl_records.commands._output import write_records
+from agl_records.commands._printing import printable
 from agl_records.commands._selection import located, reading, store_argument
-from agl_records.commands._tree import (
-    named,
-    printable,
-    reward_text,
-    token_counts,
-)
+from agl_records.commands._tree import named, reward_text, token_counts
 
 _LONGEST = 2000
 """Most characters shown of a value."""

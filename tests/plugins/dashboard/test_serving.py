@@ -7,7 +7,6 @@ import os
 
 import pytest
 from agl_dashboard._app import _changes
-from agl_dashboard._command import is_loopback
 from agl_dashboard._history import RunFiles
 from agl_dashboard._text import at_path, cut, pretty, visible
 
@@ -119,20 +118,6 @@ def test_texts_are_made_visible_and_cut():
     assert pretty('{"a": 1}') == '{\n  "a": 1\n}'
     assert at_path({"a": [{"b": "c"}]}, "a.0.b") == "c"
     assert at_path({"a": []}, "a.9") is None
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("h.example", False),
-    ],
-)
-def test_only_loopback_needs_no_key(host, expected):
-    assert is_loopback(host) is expected
 
 
 def test_what_is_not_there_is_an_error(tmp_path):

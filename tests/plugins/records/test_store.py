@@ -29,7 +29,7 @@ from agl_core.types import (
     Task,
 )
 from agl_core.types.json_text import json_value
-from tests.plugins.records.test_trace import store_run
+from tests.plugins.records.stored import store_run
 
 
 async def in_thread(agl, *arguments):

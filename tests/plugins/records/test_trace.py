@@ -1,4 +1,3 @@
-import asyncio
 import json
 import re
 
@@ -14,175 +13,18 @@ from agl_core.config.loader import save_config
 from agl_core.store._sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,
-    Choice,
     Failure,
     FailureKind,
     Rollout,
-    Span,
     SpanKind,
     Task,
 )
-
-
-def scripted():
-    """A planner, its tool, and a writer whose call the gateway saw too."""
-    script = ScriptedAttempt()
-    planner = script.agent("planner")
-    script.call("planner", [1, 2, 3], [4], options=CallOptions(parent=planner.id))
-    script.spans.append(
-        Span(
-            id="sp_tool",
-            rollout_id=script.rollout.id,
-            attempt_id=script.attempt.id,
-            kind=SpanKind.TOOL,
-            name="lookup",
-            parent_id=planner.id,
-            sequence=9,
-            start_ns=9,
-            attributes={"gen_ai.tool.call.arguments": '{"price": 3}'},
-        )
-    )
-    call = script.call("writer", [1, 2], [5, 6])
-    script.reward(0.5)
-    script.reward(0.25, channel="style", call=call)
-    script.reward(1.0, agent="planner")
-    return script
-
-
-async def store_run(
-    directory, script, *, count=1, first=0, consumed=False, failure=None, config=None
-):
-    """Write the attempt into a run's store as a run would; returns the rollout ids."""
-    config = config or RunConfig()
-    directory.mkdir(parents=True, exist_ok=True)
-    save_config(config, directory)
-    store = SqliteStore(
-        directory / "store.db", retention=config.store.options.get("retention", "keep")
-    )
-    await store.open()
-    ids = []
-    for number in range(first, first + count):
-        rollout = Rollout(id=f"ro_{number}", task=Task(id=f"task-{number}"), run_id="run", step=4)
-        await store.enqueue([rollout])
-        (claim,) = await store.claim("worker")
-        spans = [
-            msgspec.structs.replace(
-                span,
-                id=f"{span.id}_{number}",
-                parent_id=f"{span.parent_id}_{number}" if span.parent_id else None,
-                rollout_id=rollout.id,
-                attempt_id=claim.attempt.id,
-            )
-            for span in script.spans
-        ]
-        await store.add_spans([span for span in spans if span.call is not None])
-        await store.finish(
-            claim.attempt.id,
-            status=AttemptStatus.FAILED if failure else AttemptStatus.SUCCEEDED,
-            spans=[span for span in spans if span.call is None],
-            failure=failure,
-        )
-        ids.append(rollout.id)
-    if consumed:
-        await store.consume(ids)
-    await store.close()
-    return ids
+from tests.plugins.records.stored import in_thread, scripted, store_run
 
 
 @pytest.fixture
 def run_dir(tmp_path):
     return tmp_path / "agl_runs" / "run"
-
-
-async def test_messages_show_prompts_and_answers_whole(agl, run_dir):
-    """G9: what a call was asked and what it answered, on request."""
-    script = ScriptedAttempt()
-    asked = {"name": "lookup", "arguments": '{"item": "lamp"}'}
-    script.call(
-        "writer",
-        [1],
-        [2],
-        alias="wolf",
-        messages=[
-            {"role": "system", "content": "Be brief. " * 30},
-            {
-                "role": "user",
-                "content": [{"type": "text", "text": "[bold]Hi"}, {"type": "image_url"}],
-            },
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [{"function": asked}, {"id": 3}, 4],
-            },
-            {"role": "tool", "content": {"price": 3}},
-            {"content": "\x1b[31mred"},
-        ],
-        choices=[
-            Choice(text="first\nsecond", reasoning="Let me see.", token_ids=[2]),
-            Choice(index=1, tool_calls=[{"function": asked}], token_ids=[3]),
-        ],
-    )
-    await store_run(run_dir, script)
-
-    plain = await in_thread(agl, "trace", run_dir)
-    result = await in_thread(agl, "trace", run_dir, "--messages")
-
-    assert "Be brief." not in plain.stdout
-    assert "llm writer (wolf) 1+2 tokens" in plain.stdout
-    assert result.exit_code == 0, result.stderr
-    lines = [line.strip("│├└─ ") for line in result.stdout.splitlines()]
-    said = "\n".join(lines)
-    assert ("Be brief. " * 30).strip() in " ".join(said.split("\n"))
-    for line in (
-        "user: [bold]Hi [image_url]",
-        '-> lookup({"item": "lamp"})',
-        '-> {"id":3}',
-        'tool: {"price":3}',
-        "?: \\x1b[31mred",
-        "answer 0, thinking: Let me see.",
-        "answer 0: first",
-        "second",
-        "answer 1:",
-    ):
-        assert line in lines, (line, said)
-    assert lines.count('-> lookup({"item": "lamp"})') == 2
-
-
-async def test_what_was_answered_in_no_text_is_shown_too(agl, run_dir):
-    """C13: refusals, spoken answers and the older form of a tool call, also in the history."""
-    script = ScriptedAttempt()
-    older = {"name": "lookup", "arguments": "{}"}
-    script.call(
-        "writer",
-        [1],
-        [2],
-        messages=[
-            {"role": "assistant", "content": None, "function_call": older},
-            {"role": "assistant", "content": None, "refusal": "Not that."},
-            {"role": "\x1b[31muser", "content": "?"},
-        ],
-        choices=[
-            Choice(refusal="I will not.", token_ids=[2]),
-            Choice(index=1, audio="Said aloud.", token_ids=[2]),
-            Choice(index=2, function_call=older, token_ids=[2]),
-        ],
-    )
-    await store_run(run_dir, script)
-
-    shown = (await in_thread(agl, "trace", run_dir, "--messages")).stdout
-
-    lines = [line.strip("│├└─ ") for line in shown.splitlines()]
-    for line in (
-        "assistant: Not that.",
-        "\\x1b[31muser: ?",
-        "answer 0, refusal: I will not.",
-        "answer 1, audio: Said aloud.",
-        "answer 2:",
-    ):
-        assert line in lines, (line, lines)
-    assert lines.count("-> lookup({})") == 2
-    assert "answer 0:" not in lines
-    assert "answer 1:" not in lines
 
 
 async def test_a_rollout_is_a_tree_by_agent_with_rewards_and_tokens(agl, run_dir):
@@ -232,11 +74,6 @@ async def test_a_reward_shows_its_reason_and_the_whole_of_it_with_messages(agl, 
     assert "\x1b" not in lines + whole
     reasons = [span["reward"]["why"] for span in data["spans"] if span["reward"]]
     assert reasons == ["the unit is missing", long, ""]
-
-
-async def in_thread(agl, *arguments):
-    """The command runs a loop of its own."""
-    return await asyncio.to_thread(agl, *arguments)
 
 
 async def test_the_newest_rollouts_are_shown(agl, run_dir):

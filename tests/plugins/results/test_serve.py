@@ -29,14 +29,14 @@ def tuned(**fields):
 
 
 @asynccontextmanager
-async def serving(run, **config):
+async def serving(run, host="127.0.0.1", **config):
     """Serve a run whose models an endpoint serves; yields its base URL and what the endpoint got."""
     async with FakeOpenAI(options=FakeOptions(models=("real-model",), tokenize=True)) as server:
         section = {**CONFIG["engine"], "base_url": server.base_url}
         settings = {**CONFIG, "model": "real-model", "engine": section, **config}
         (run.directory / "config.json").write_bytes(msgspec.json.encode(settings))
         ready = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(serve(run.directory, host="127.0.0.1", port=0, ready=ready))
+        task = asyncio.create_task(serve(run.directory, host=host, port=0, ready=ready))
         await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
@@ -52,9 +52,10 @@ class Client:
     def __init__(self, session, url, server):
         self.session, self.url, self.server = session, url, server
 
-    async def post(self, path, **body):
+    async def post(self, path, *, key="any", **body):
         body = {"model": "gpt-of-the-program", "messages": SENT, **body}
-        async with self.session.post(self.url + path, json=body) as answer:
+        headers = {"authorization": f"Bearer {key}"}
+        async with self.session.post(self.url + path, json=body, headers=headers) as answer:
             return answer.status, await answer.text()
 
     @property
@@ -173,3 +174,21 @@ async def test_a_damaged_checkpoint_is_not_served(run):
     (checkpoint / "state.json").write_text("{")
     with pytest.raises(TrainingError, match="damaged"):
         await serve(checkpoint, host="127.0.0.1", port=0)
+
+
+@pytest.mark.parametrize("given", ["secret of the team", None])
+async def test_beyond_this_machine_every_request_needs_the_key(run, given, monkeypatch, capsys):
+    if given is None:
+        monkeypatch.delenv("AGL_API_KEY", raising=False)
+    else:
+        monkeypatch.setenv("AGL_API_KEY", given)
+    run.checkpoint(0, writer=tuned())
+    async with serving(run, host="0.0.0.0") as client:
+        printed = capsys.readouterr().out
+        key = given or printed.partition("Key: ")[2].split()[0]
+        assert given is None or given not in printed
+        path = "/agent/writer/v1/chat/completions"
+        status, said = await client.post(path, key="another")
+        assert (status, "API key" in said, client.server.log) == (401, True, [])
+        assert (await client.post("/v1/models", key=""))[0] == 401
+        assert (await client.post(path, key=key))[0] == 200
