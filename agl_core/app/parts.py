@@ -170,8 +170,12 @@ def _reward_function(section: RewardConfig, registry: Registry, where: str) -> R
     return registry.create(section.name, **given)
 
 
-def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -> list[Task]:
+def make_tasks(
+    given: Any, config: TasksConfig, kind: Literal["train", "val"], plugins: PluginManager
+) -> list[Task]:
     """Return the given tasks, or those that the configuration names.
+
+    A text without dot and colon names a set of tasks that a plugin registers.
 
     Raises:
         ConfigError: there are no tasks, or they cannot be loaded.
@@ -181,6 +185,8 @@ def make_tasks(given: Any, config: TasksConfig, kind: Literal["train", "val"]) -
         raise ConfigError(
             f"There are no {kind} tasks: set tasks.{kind} in the configuration, or pass them"
         )
+    if isinstance(source, str) and not {".", ":"} & {*source}:
+        source = plugins.registry("tasks").create(source, kind)
     columns = config.columns
     named = {"id": columns.id, "input": columns.input, "expected": columns.expected}
     given_names = {field: name for field, name in named.items() if name is not None}

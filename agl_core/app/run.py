@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +277,7 @@ class App:
     def _starting_point(self) -> tuple[Path, CheckpointState] | None:
         config = self._config
         return self._checkpoints.starting_point(
-            resume=config.train.resume, config_digest=config_digest(config)
+            resume=config.train.resume, digest=partial(config_digest, config)
         )
 
     async def _verified(
@@ -304,13 +305,13 @@ class App:
         return make_tracking(self._config, self._plugins, describe)
 
     def train_tasks(self) -> list[Task]:
-        return make_tasks(self._inputs.tasks, self._config.tasks, "train")
+        return make_tasks(self._inputs.tasks, self._config.tasks, "train", self._plugins)
 
     def _val_tasks(self) -> list[Task]:
         given, configured = self._inputs.val_tasks, self._config.tasks
         if given is None and configured.val is None:
             return []
-        return make_tasks(given, configured, "val")
+        return make_tasks(given, configured, "val", self._plugins)
 
     def _loop(
         self, components: Components, tasks: Sequence[Task], val_tasks: Sequence[Task]
@@ -340,7 +341,6 @@ class App:
             policies=components.policies,
             tasks=tasks,
             val_tasks=val_tasks,
-            config_digest=config_digest(config),
         )
 
 

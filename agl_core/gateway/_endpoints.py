@@ -38,7 +38,7 @@ from agl_core.serving import (
     equal_keys,
 )
 from agl_core.text import decoded
-from agl_core.types import Losses
+from agl_core.types import Losses, Policy
 
 _LIST: Final = "/models"
 _HEALTH: Final = b"/health"
@@ -312,6 +312,9 @@ class ReceivedRequest:
     def backend(self, identity: Identity, model: str) -> tuple[Backend, str]:
         route = self.endpoints.router.find(identity.known_as, model)
         return route.backend, route.upstream_model
+
+    def policy(self, identity: Identity, model: str) -> Policy:
+        return self.endpoints.router.find(identity.known_as, model).policy
 
     async def body(self, *, largest: int | None = None, advice: str = "") -> bytes:
         try:

@@ -61,6 +61,7 @@ from agl_core.interfaces._serving import Engine as Engine
 from agl_core.interfaces._serving import Gateway as Gateway
 from agl_core.interfaces._serving import GatewayUse as GatewayUse
 from agl_core.interfaces._serving import Renderer as Renderer
+from agl_core.interfaces._serving import Scored as Scored
 from agl_core.interfaces._store import Store as Store
 from agl_core.interfaces._store import StoreLifecycle as StoreLifecycle
 

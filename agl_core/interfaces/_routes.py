@@ -9,7 +9,7 @@ import msgspec
 
 from agl_core.interfaces._serving import Backend
 from agl_core.interfaces._store import Store
-from agl_core.types import Losses, Rollout, Span
+from agl_core.types import Losses, Policy, Rollout, Span
 
 Access = Literal["agents", "both", "operators"]
 """The keys that open a route.
@@ -139,6 +139,14 @@ class RouteRequest(Protocol):
 
         Raises:
             Problem: no policy serves the agent.
+        """
+        ...
+
+    def policy(self, identity: Identity, model: str) -> Policy:
+        """Return the policy that answers an agent's calls of a model, in its current version.
+
+        Raises:
+            Problem: as for `backend`.
         """
         ...
 

@@ -52,6 +52,14 @@ class CountAnswer(msgspec.Struct, frozen=True):
     max_model_len: int | None = None
 
 
+class Scored(msgspec.Struct, frozen=True):
+    """The log-probabilities of given tokens, by weights of one version."""
+
+    logprobs: list[float]
+    """One per token of the answer, after temperature."""
+    version: int
+
+
 class Backend(ABC):
     """Base class of servers of OpenAI chat completions, in the process or over HTTP.
 
@@ -87,6 +95,23 @@ class Backend(ABC):
 
     async def context_length(self) -> int | None:
         """Return the most tokens of prompt and answer together. Default: None, unknown."""
+        return None
+
+    async def score(
+        self,
+        prompt: Sequence[int],  # noqa: ARG002
+        answer: Sequence[int],  # noqa: ARG002
+        *,
+        temperature: float,  # noqa: ARG002
+    ) -> Scored | None:
+        """Return how probable the ids of an answer are with the weights that serve now.
+
+        Default: None, the backend cannot compute it.
+
+        Raises:
+            ValueError: prompt and answer do not fit into the model's context.
+            EngineError: the backend does not answer.
+        """
         return None
 
     async def count_tokens(self, body: bytes) -> Counted | None:  # noqa: ARG002

@@ -86,6 +86,14 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_tasks(self, register: Register) -> None:
+        """Offer sets of tasks that ``tasks.train`` and ``tasks.val`` may name: ``factory(split)``.
+
+        It returns the rows of the split ``train`` or ``val``, as `agl_core.train` takes them; no
+        row is in both. The name contains no dot and no colon.
+        """
+
+    @hookspec(historic=True)
     def agl_register_metrics(self, register: Register) -> None:
         """Offer metrics: ``metric(batch: Batch) -> dict[str, float]``, logged each step."""
 

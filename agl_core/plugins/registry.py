@@ -32,6 +32,7 @@ Kind = Literal[
     "losses",
     "engines",
     "models",
+    "tasks",
     "metrics",
     "diagnoses",
     "trackers",

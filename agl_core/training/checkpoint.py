@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,9 +38,14 @@ _MAY_DIFFER: Final[dict[str, Any]] = {
 """Settings that may differ between a run and its resumption."""
 
 
-def config_digest(config: RunConfig) -> str:
-    """Return a digest of the settings that must be equal in a run and its resumption."""
-    text = config.model_dump_json(exclude=_MAY_DIFFER)
+def config_digest(config: RunConfig, phase: int) -> str:
+    """Return a digest of the settings that must be equal in a run and its resumption in a phase.
+
+    The number of steps of this phase may differ, and later phases.
+    """
+    *ended, begun = [*config.phases[: phase + 1]] or [None]
+    phases = [*ended, *([begun.model_copy(update={"steps": None})] if begun else ())]
+    text = config.model_copy(update={"phases": phases}).model_dump_json(exclude=_MAY_DIFFER)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -144,9 +149,13 @@ class Checkpoints:
         return target
 
     def starting_point(
-        self, *, resume: bool, config_digest: str
+        self, *, resume: bool, digest: Callable[[int], str]
     ) -> tuple[Path, CheckpointState] | None:
         """Return the checkpoint that a run starts from; None if it starts from the first step.
+
+        Args:
+            resume: Whether the run may start from a checkpoint.
+            digest: Returns the `config_digest` of the run's settings in a phase.
 
         Raises:
             ConfigError: `resume` is False but there are checkpoints, or the newest one was written
@@ -154,7 +163,7 @@ class Checkpoints:
             TrainingError: the newest checkpoint's state is missing or damaged.
         """
         if resume:
-            return self.latest(config_digest=config_digest)
+            return self.latest(digest)
         if self._written():
             raise ConfigError(
                 f"There are checkpoints in {self._directory} already: set train.resume = true to "
@@ -162,7 +171,7 @@ class Checkpoints:
             )
         return None
 
-    def latest(self, *, config_digest: str) -> tuple[Path, CheckpointState] | None:
+    def latest(self, digest: Callable[[int], str]) -> tuple[Path, CheckpointState] | None:
         """Return the newest checkpoint, or None if there is none.
 
         Raises:
@@ -174,7 +183,7 @@ class Checkpoints:
             return None
         path = paths[-1]
         state = read_state(path)
-        if state.config_digest != config_digest:
+        if state.config_digest != digest(state.phase):
             raise ConfigError(
                 f"Checkpoint {path} was written with other settings, so resuming would not "
                 f"continue that run: restore its config.json, or start under another run name"

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from agl_core.config import RunConfig
 from agl_core.config.policies import needs_tuner
-from agl_core.training.checkpoint import POLICIES, CheckpointState, name_of
+from agl_core.training.checkpoint import POLICIES, CheckpointState, config_digest, name_of
 from agl_core.training.evaluate import is_better
 from agl_core.training.rollouts import TaskSampler, configured_prompts
 from agl_core.training.steps import LoopComponents, RunState, Serving, Steps, reconfigures
@@ -43,7 +43,6 @@ class TrainingLoop:
         policies: Sequence[Policy],
         tasks: Sequence[Task],
         val_tasks: Sequence[Task] = (),
-        config_digest: str,
     ) -> None:
         """Build the loop.
 
@@ -54,7 +53,6 @@ class TrainingLoop:
             tasks: Training tasks; not used if every algorithm is a `Demonstrator`.
             val_tasks: Held-out tasks, evaluated at the start, at the end of each phase and between
                 steps.
-            config_digest: Digest of the configuration, written into checkpoints.
         """
         self._config = config
         self._components = components
@@ -63,7 +61,6 @@ class TrainingLoop:
         self._tasks = tasks
         self._sampler = TaskSampler(tasks, seed=config.seed)
         self._val_tasks = val_tasks
-        self._digest = config_digest
         sizes = [phase.steps or 0 for phase in config.phases] or [config.train.steps]
         self._ends = list(accumulate(sizes))
         """Number of steps at the end of each phase."""
@@ -204,7 +201,7 @@ class TrainingLoop:
         evaluation = await self._components.evaluator.evaluate(
             self._val_tasks, step=progress.step, resources_version=progress.resources.version
         )
-        evaluation = replace(evaluation, phase=phase)
+        evaluation = replace(evaluation, phase=phase, resources_version=progress.resources.version)
         progress.losses.merge(await self._components.events.take_losses())
         progress.evaluations.append(evaluation)
         self._components.events.evaluation(evaluation)
@@ -215,7 +212,7 @@ class TrainingLoop:
         state = CheckpointState(
             step=progress.step,
             phase=progress.phase,
-            config_digest=self._digest,
+            config_digest=config_digest(self._config, progress.phase),
             versions={name: policy.version for name, policy in progress.policies.items()},
             prompts=progress.prompts,
             sha256_before=progress.sha256_before,

@@ -36,11 +36,13 @@ from agl_core.types.run import Estimate as Estimate
 from agl_core.types.run import Evaluation as Evaluation
 from agl_core.types.run import Finding as Finding
 from agl_core.types.run import Losses as Losses
+from agl_core.types.run import PromptReport as PromptReport
 from agl_core.types.run import Report as Report
 from agl_core.types.run import Severity as Severity
 from agl_core.types.run import StepReport as StepReport
 from agl_core.types.run import Update as Update
 from agl_core.types.span import ATTEMPT as ATTEMPT
+from agl_core.types.span import ID_LIMIT as ID_LIMIT
 from agl_core.types.span import Choice as Choice
 from agl_core.types.span import Ingest as Ingest
 from agl_core.types.span import LogprobsMode as LogprobsMode

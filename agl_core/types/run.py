@@ -92,6 +92,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float = 0.0
     phase: int | None = None
     """Number of the prompt phase that it follows; None after steps and at the start."""
+    resources_version: int = 0
+    """Version of the resources of its rollouts; 0 if unknown."""
     tasks: dict[str, float] = {}
     """Task id to score, in evaluations apart from a training; these are compared in pairs."""
 

@@ -26,12 +26,42 @@ _PIECE: Final = 1 << 20
 _MOST_OF_A_LINE: Final = 1 << 24
 
 
+EvaluationPlace = tuple[int, int]
+"""Step of an evaluation, and the prompt phase that it follows; -1 without one. In order of time."""
+
+
+def place_of(evaluation: Evaluation) -> EvaluationPlace:
+    """Return the place of an evaluation in its run."""
+    return evaluation.step, -1 if evaluation.phase is None else evaluation.phase
+
+
+def place_text(place: EvaluationPlace) -> str:
+    """Return a place for addresses: ``20``, or ``20-phase-1`` after a prompt phase."""
+    step, phase = place
+    return str(step) if phase < 0 else f"{step}-phase-{phase}"
+
+
+def evaluation_text(evaluation: Evaluation) -> str:
+    """Return the place of an evaluation for addresses."""
+    return place_text(place_of(evaluation))
+
+
+def parse_place(text: str) -> EvaluationPlace | None:
+    """Read the text of a place; None if it is not one."""
+    step, dash, phase = text.partition("-phase-")
+    if not step.isdecimal() or (dash and not phase.isdecimal()):
+        return None
+    return int(step), int(phase) if dash else -1
+
+
 @dataclass(slots=True)
 class History:
-    """Steps and evaluations by step number, and the newest events."""
+    """Steps by number, evaluations by place, and the newest events."""
 
     steps: dict[int, StepReport] = field(default_factory=dict[int, StepReport])
-    evaluations: dict[int, Evaluation] = field(default_factory=dict[int, Evaluation])
+    evaluations: dict[EvaluationPlace, Evaluation] = field(
+        default_factory=dict[EvaluationPlace, Evaluation]
+    )
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EVENTS))
     planned: int = 0
     """Number of steps of the run; 0 if unknown."""
@@ -70,6 +100,11 @@ class History:
         return [each.reward for _, each in sorted(self.steps.items()) if each.reward is not None]
 
     @property
+    def scored(self) -> list[Evaluation]:
+        """Evaluations in the order of their places."""
+        return [self.evaluations[place] for place in sorted(self.evaluations)]
+
+    @property
     def evaluation(self) -> Evaluation | None:
         return self.evaluations[max(self.evaluations)] if self.evaluations else None
 
@@ -90,7 +125,7 @@ class History:
             self.planned = step.steps or self.planned
         elif kind == "evaluation":
             evaluation = msgspec.convert(report, Evaluation, strict=False)
-            self.evaluations[evaluation.step] = evaluation
+            self.evaluations[place_of(evaluation)] = evaluation
         else:
             self._take_life(kind, event)
         self.stage = str(event.get("doing", "")) if kind == "stage" else ""
@@ -109,11 +144,11 @@ class History:
             self.end, self.error = "failed", str(event.get("error", ""))
 
     def _forget_from(self, step: int) -> None:
-        """Forget later steps: a run that was resumed or begun again repeats them."""
+        """Forget later steps and evaluations: a run that was resumed or begun again repeats them."""
         for known in [each for each in self.steps if each > step]:
             del self.steps[known]
-        for known in [each for each in self.evaluations if each > step]:
-            del self.evaluations[known]
+        for place in [each for each in self.evaluations if each >= (step, -1)]:
+            del self.evaluations[place]
 
 
 class RunFiles:
@@ -186,7 +221,7 @@ class RunFiles:
             except (OSError, ValueError, TypeError, RecursionError):
                 continue
             self.history.steps = {each.step: each for each in steps}
-            self.history.evaluations = {each.step: each for each in evaluations}
+            self.history.evaluations = {place_of(each): each for each in evaluations}
             self.history.planned = steps[-1].steps if steps else 0
             self.history.updated_at = file.stat().st_mtime
             if file.name == REPORT:

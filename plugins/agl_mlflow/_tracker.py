@@ -35,6 +35,8 @@ _AT_ONCE: Final = 100
 """Most settings per request."""
 _LONGEST: Final = 500
 """Most characters of a setting: the limit that all of MLflow's databases have in common."""
+_LONGEST_TAG: Final = 5000
+"""Most characters of a tag, in all versions of MLflow."""
 
 
 class MlflowTracker:
@@ -76,7 +78,7 @@ class MlflowTracker:
             self._log_numbers(step_numbers(report), report.step)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        if self._sent_log.takes_evaluation(evaluation.step):
+        if self._sent_log.takes_evaluation(evaluation):
             self._log_numbers(evaluation_numbers(evaluation), evaluation.step)
 
     def finish(self, outcome: Report | BaseException) -> None:
@@ -126,10 +128,12 @@ class MlflowTracker:
         self._log_texts({f"resumed/{key}": value for key, value in changed.items()})
 
     def _log_texts(self, texts: Mapping[str, str]) -> None:
-        tags = [
-            self._entities.RunTag(mlflow_name(key), value[:_LONGEST])
-            for key, value in texts.items()
-        ]
+        """Log texts as tags; one that is too long for a tag is also a file, whole."""
+        named = {mlflow_name(key): value for key, value in texts.items()}
+        for name, value in named.items():
+            if len(value) > _LONGEST_TAG:
+                self._client.log_text(self._sent_log.run, value, f"{name}.txt")
+        tags = [self._entities.RunTag(key, value[:_LONGEST_TAG]) for key, value in named.items()]
         for some in _portions(tags):
             self._client.log_batch(self._sent_log.run, tags=some)
 

@@ -95,6 +95,14 @@ class RunView:
         self.stage = ""
         self.steps = [step for step in self.steps if step.step < report.step] + [report]
 
+    def score(self, evaluation: Evaluation) -> None:
+        """Add an evaluation; a run that was resumed repeats them, as it does steps."""
+        self.stage = ""
+        place = (evaluation.step, evaluation.phase)
+        self.evaluations = [
+            each for each in self.evaluations if (each.step, each.phase) != place
+        ] + [evaluation]
+
     @property
     def last(self) -> StepReport | None:
         return self.steps[-1] if self.steps else None
@@ -159,7 +167,7 @@ class PlainProgress:
         self._say(step_line(report, self._view.eta_s))
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self._view.evaluations.append(evaluation)
+        self._view.score(evaluation)
         self._say(evaluation_line(evaluation))
 
     def finished(self, report: Report) -> None:
@@ -210,8 +218,7 @@ class LiveProgress:
         self._view.add(report)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self._view.stage = ""
-        self._view.evaluations.append(evaluation)
+        self._view.score(evaluation)
 
     def finished(self, report: Report) -> None:
         for line in summary_lines(report, scores=not self._view.evaluations):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -20,6 +21,8 @@ _MARGIN: Final = 44
 _COLOURS: Final = ("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#17becf")
 """Of the reward and of its channels."""
 _SCORE: Final = "#ff7f0e"
+_APART: Final = 10
+"""Pixels between the scores of one step."""
 
 Point = tuple[float, float]
 
@@ -91,13 +94,18 @@ def _svg(curves: Mapping[str, Sequence[Point]], evaluations: Sequence[Evaluation
     for (name, points), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
         placed = [place(step, value) for step, value in points]
         parts.append(_curve(name, points, placed, colour))
-    for step, score in scores:
+    drawn: Counter[int] = Counter()
+    for found in evaluations:
+        step, score = found.step, found.score
         (x, y), (_, top), (_, foot) = (
             place(step, each) for each in (score.mean, score.high, score.low)
         )
+        x += _APART * drawn[step]  # a prompt phase is no step
+        drawn[step] += 1
+        phase = "" if found.phase is None else f", phase {found.phase}"
         parts.append(
             f'<path d="M{x:.1f},{foot:.1f} V{top:.1f} M{x - 4:.1f},{y:.1f} H{x + 4:.1f}" stroke="{_SCORE}" '
-            f'stroke-width="2"><title>step {step}: score {estimate(score)}</title></path>'
+            f'stroke-width="2"><title>step {step}{phase}: score {estimate(score)}</title></path>'
         )
     names = [*zip(curves, cycle(_COLOURS), strict=False), *([("score", _SCORE)] if scores else [])]
     parts.append(_legend(names))

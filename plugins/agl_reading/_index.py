@@ -14,14 +14,15 @@ import msgspec
 from agl_core.interfaces import Store
 from agl_core.types import Rollout, RolloutQuery, Span
 from agl_reading._index_file import IndexFile
-from agl_reading._rows import Count, Cursor, RolloutRow, RowFilter, Sort, Sum, SumKind
+from agl_reading._rows import Count, RolloutRow, RowFilter, RowQuery, Sum, SumKind
 from agl_reading._summary import countable, plain_row, summarise
 
 T = TypeVar("T")
 
 _PAGE: Final = 500
-_COUNTED: Final = 20
-"""Rollouts whose spans are read at once: each may have thousands."""
+_FEWEST, _MOST = 20, 640
+"""Rollouts whose spans are read at once: as many as have about `_SPANS`, as each may have thousands."""
+_SPANS: Final = 2000
 _OVERLAP: Final = 200
 """Rows that are read again: the ids of several processes follow their clocks."""
 
@@ -60,6 +61,7 @@ class IndexedReading:
         self._store = store
         self._file = IndexFile(path)
         self._weights = weights
+        self._at_once = _FEWEST
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="agl-index")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="agl-index-reader")
 
@@ -120,9 +122,12 @@ class IndexedReading:
         else:
             return True
         await self._follow_open()
-        for _ in range(max(most // _COUNTED, 1)):
-            if not await self._count_some():
+        counted = 0
+        while counted < most:
+            some = await self._count_some()
+            if not some:
                 return False
+            counted += some
         return True
 
     async def _take(self, page: Sequence[Rollout]) -> None:
@@ -136,14 +141,17 @@ class IndexedReading:
             some = tuple(ids[start : start + _PAGE])
             await self._take(await self._store.rollouts(RolloutQuery(ids=some, limit=len(some))))
 
-    async def _count_some(self) -> bool:
-        ids = await self._in(self._writing, lambda: self._file.uncounted_ids(_COUNTED))
+    async def _count_some(self) -> int:
+        ids = await self._in(self._writing, lambda: self._file.uncounted_ids(self._at_once))
         if not ids:
-            return False
+            return 0
         rollouts = await self._store.rollouts(RolloutQuery(ids=tuple(ids), limit=len(ids)))
         by_rollout: dict[str, list[Span]] = defaultdict(list)
-        for span in await self._store.spans(ids):
+        spans = await self._store.spans(ids)
+        for span in spans:
             by_rollout[span.rollout_id].append(span)
+        fitting = len(ids) * _SPANS // max(len(spans), 1)
+        self._at_once = min(max(fitting, _FEWEST), 2 * self._at_once, _MOST)
 
         def add() -> None:
             self._file.add(
@@ -154,21 +162,10 @@ class IndexedReading:
             )
 
         await self._in(self._writing, add)
-        return True
+        return len(ids)
 
-    async def rows(
-        self,
-        wanted: RowFilter,
-        *,
-        sort: Sort = "time",
-        descending: bool = True,
-        after: Cursor | None = None,
-        limit: int = 50,
-    ) -> list[RolloutRow]:
-        return await self._in(
-            self._reading,
-            lambda: self._file.page(wanted, (sort, descending), after=after, limit=limit),
-        )
+    async def rows(self, query: RowQuery) -> list[RolloutRow]:
+        return await self._in(self._reading, lambda: self._file.page(query))
 
     async def count(self, wanted: RowFilter, *, most: int = 10_000) -> Count:
         return await self._in(self._reading, lambda: self._file.count(wanted, most))

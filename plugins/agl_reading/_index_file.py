@@ -16,14 +16,14 @@ from agl_core.errors import StoreError
 from agl_core.files import make_private_directory, touch_private
 from agl_core.text import replaced
 from agl_core.types import Mode
-from agl_reading._rows import Count, Cursor, RolloutRow, RowFilter, Sort, Sum, SumKind
+from agl_reading._rows import Count, RolloutRow, RowFilter, RowQuery, Sort, Sum, SumKind
 from agl_reading._summary import Summary
 from agl_reading._words import indexed, phrases
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 _BUSY_S: Final = 30.0
 _MOST_OPEN: Final = 5000
 _TABLES: Final = """
@@ -37,6 +37,7 @@ CREATE TABLE rows (
     task TEXT NOT NULL,
     group_id TEXT NOT NULL,
     step INTEGER NOT NULL,
+    resources_version INTEGER NOT NULL,
     reward REAL NOT NULL,
     seconds REAL NOT NULL,
     tokens INTEGER NOT NULL,
@@ -229,8 +230,8 @@ class IndexFile:
                 values = (*_columns(row), _ENDED if ended else _OPEN, body)
                 sql.execute(
                     "INSERT INTO rows (id, run_id, mode, status, cause, task, group_id, step, "
-                    "reward, seconds, tokens, state, body) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+                    "resources_version, reward, seconds, tokens, state, body) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
                     "status = excluded.status, cause = excluded.cause, seconds = excluded.seconds, "
                     f"state = excluded.state, body = excluded.body WHERE state < {_COUNTED} "
                     "AND body != excluded.body OR state < excluded.state",
@@ -279,26 +280,19 @@ class IndexFile:
             )
 
     @_checked
-    def page(
-        self,
-        wanted: RowFilter,
-        order: tuple[Sort, bool],
-        *,
-        after: Cursor | None,
-        limit: int,
-    ) -> list[RolloutRow]:
-        """Return a page; `order` is what to sort by, and whether it descends."""
-        sort, descending = order
-        where, values = _conditions(wanted, sort)
-        column, way = _COLUMN[sort], "DESC" if descending else "ASC"
+    def page(self, query: RowQuery) -> list[RolloutRow]:
+        """Return a page."""
+        where, values = _conditions(query.wanted, query.sort)
+        column, way = _COLUMN[query.sort], "DESC" if query.descending else "ASC"
+        after = query.after
         if after is not None:
-            sign = "<" if descending else ">"
+            sign = "<" if query.descending else ">"
             where.append(f"({column}, id) {sign} (?, ?)" if column else f"id {sign} ?")
             values += [after.key, after.id] if column else [after.id]
         ordered = f"{column} {way}, id {way}" if column else f"id {way}"
         found = self._reader.execute(
             f"SELECT body FROM rows WHERE {' AND '.join(where)} ORDER BY {ordered} LIMIT ?",
-            [*values, limit],
+            [*values, query.limit],
         )
         return [_ROWS.decode(body) for (body,) in found]
 
@@ -348,6 +342,7 @@ def _columns(row: RolloutRow) -> tuple[Any, ...]:
         replaced(row.task),
         row.group_id,
         row.step,
+        row.resources_version,
         row.key("reward"),
         row.seconds,
         row.key("tokens"),
@@ -378,6 +373,7 @@ def _conditions(wanted: RowFilter, sort: Sort) -> tuple[list[str], list[Any]]:
     bounds = (
         ("step >= ?", wanted.first_step),
         ("step <= ?", wanted.last_step),
+        ("+resources_version = ?", wanted.resources_version),
         ("reward >= ?", wanted.least_reward),
         ("reward <= ?", wanted.most_reward),
     )

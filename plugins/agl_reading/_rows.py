@@ -54,6 +54,7 @@ class RolloutRow(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     step: int
     status: RolloutStatus
+    resources_version: int = 0
     cause: str = ""
     """Kind of the failure; empty without one."""
     attempts: int = 0
@@ -122,6 +123,7 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     first_step: int | None = None
     last_step: int | None = None
+    resources_version: int | None = None
     task: str = ""
     group_id: str = ""
     agent: str = ""
@@ -131,6 +133,20 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Words that all begin a word of what was said: in any order, upper or lower case. In a script that
     puts no spaces between words, any letters in a row are found. Only rollouts that are
     `RolloutRow.counted` can be found."""
+
+
+class RowQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of rows; rows without a reward are last if the greatest come first."""
+
+    wanted: RowFilter = RowFilter()
+    sort: Sort = "time"
+    """Order; rows of equal numbers are in the order of their ids."""
+    descending: bool = True
+    """Greatest or newest first."""
+    after: Cursor | None = None
+    """Place of the last row of the page before, in the same order."""
+    limit: int = 50
+    """Greatest number of rows."""
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,23 +172,8 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
 class Reading(Protocol):
     """Answers for pages that show the rollouts of a store, whether or not its run has ended."""
 
-    async def rows(
-        self,
-        wanted: RowFilter,
-        *,
-        sort: Sort = "time",
-        descending: bool = True,
-        after: Cursor | None = None,
-        limit: int = 50,
-    ) -> list[RolloutRow]:
-        """Return one page of rows; rows without a reward are last if the greatest come first.
-
-        Args:
-            wanted: Filter.
-            sort: Order; rows of equal numbers are in the order of their ids.
-            descending: Greatest or newest first.
-            after: Place of the last row of the page before, in the same order.
-            limit: Greatest number of rows.
+    async def rows(self, query: RowQuery) -> list[RolloutRow]:
+        """Return one page of rows.
 
         Raises:
             ConfigError: the text of the filter cannot be searched for.

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agl_core.interfaces import Store
 from agl_core.types import Mode, Rollout, RolloutQuery, Span
-from agl_reading._rows import Count, Cursor, RolloutRow, RowFilter, Sort, Sum, SumKind
+from agl_reading._rows import Count, RolloutRow, RowFilter, RowQuery, Sum, SumKind
 from agl_reading._summary import Summary, countable, plain_row, summarise
 from agl_reading._words import holds, indexed, phrases
 
@@ -29,21 +29,17 @@ class ScanReading:
         self._store = store
         self._weights = weights
 
-    async def rows(
-        self,
-        wanted: RowFilter,
-        *,
-        sort: Sort = "time",
-        descending: bool = True,
-        after: Cursor | None = None,
-        limit: int = 50,
-    ) -> list[RolloutRow]:
-        found = [each.row async for each in self._summaries() if matches(each, wanted)]
-        found.sort(key=lambda row: (row.key(sort), row.id), reverse=descending)
-        if after is not None:
-            place = (after.key, after.id)
-            found = [row for row in found if _beyond((row.key(sort), row.id), place, descending)]
-        return found[:limit]
+    async def rows(self, query: RowQuery) -> list[RolloutRow]:
+        found = [each.row async for each in self._summaries() if matches(each, query.wanted)]
+        found.sort(key=lambda row: (row.key(query.sort), row.id), reverse=query.descending)
+        if query.after is not None:
+            place = (query.after.key, query.after.id)
+            found = [
+                row
+                for row in found
+                if _beyond((row.key(query.sort), row.id), place, query.descending)
+            ]
+        return found[: query.limit]
 
     async def count(self, wanted: RowFilter, *, most: int = 10_000) -> Count:
         number = 0
@@ -107,6 +103,7 @@ def matches(each: Summary, wanted: RowFilter) -> bool:
         and wanted.task in ("", row.task)
         and wanted.group_id in ("", row.group_id)
         and (not wanted.agent or wanted.agent in row.agents)
+        and wanted.resources_version in (None, row.resources_version)
         and _within(row.step, *steps)
         and _within(row.reward, wanted.least_reward, wanted.most_reward)
         and _said(each, phrases(wanted.text))

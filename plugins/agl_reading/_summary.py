@@ -43,6 +43,7 @@ def plain_row(rollout: Rollout) -> RolloutRow:
         group_id=rollout.group_id,
         step=rollout.step,
         status=rollout.status,
+        resources_version=rollout.resources_version,
         cause=failed.kind.value if failed is not None and _failed(rollout) else "",
         attempts=len(rollout.attempts),
         created_at=rollout.created_at,

@@ -43,7 +43,7 @@ class Conversation:
     def opens_its_thinking(self, tags: Sequence[str]) -> bool:
         """Return whether no sampled answer begins inside thinking that its prompt opened."""
         sampled = (self.messages[index].get("content") for index in self.sampled)
-        return not any(_begins_inside(str(content or ""), tags) for content in sampled)
+        return not any(begins_inside(str(content or ""), tags) for content in sampled)
 
     def weighted(self) -> dict[str, Any]:
         """Return an example for chat fine-tuning; sampled assistant messages have weight 1."""
@@ -86,7 +86,7 @@ def conversations(
     return found
 
 
-def _begins_inside(text: str, tags: Sequence[str]) -> bool:
+def begins_inside(text: str, tags: Sequence[str]) -> bool:
     """Return whether a text begins inside thinking: its first tag is a closing one."""
     for opening, closing in map(tag_pair, tags):
         at = text.find(closing)

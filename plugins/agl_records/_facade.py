@@ -13,6 +13,7 @@ from agl_core.app import load_plugins, run_blocking
 from agl_core.plugins import PluginManager
 from agl_core.store import whole_file
 from agl_core.types import Mode, Report
+from agl_records._marked import MarksForm, MarksSummary, export_marks_from, marks_of
 from agl_records._run import ExportFormat, ExportOptions, ExportSummary, export_from
 
 
@@ -67,6 +68,46 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
         async with open_for_reading(address, loaded) as store:
             with whole_file(output, what="The export") as stream:
                 return await export_from(store, stream, options, plugins=loaded, config=address.run)
+
+    summary = run_blocking(work())
+    summary.output = str(output)
+    return summary
+
+
+def export_marks(
+    target: Report | str | Path,
+    output: str | Path,
+    *,
+    form: MarksForm = "sft",
+    marks: str | Path | None = None,
+    plugins: Sequence[str | Path] = (),
+) -> MarksSummary:
+    """Write the calls that people have marked as training data, one JSON object per line.
+
+    Args:
+        target: A report, a run's directory, a configuration, a database file or an http:// address.
+        output: The file.
+        form: ``sft``: conversations with the good answers and the corrections, as the algorithm
+            ``sft`` reads them. ``preferences``: pairs of a better and a worse answer to the same
+            prompt, in the conversational preference form of TRL.
+        marks: The file of marks; ``marks.db`` in the run's directory when omitted.
+        plugins: Local plugin files to load; those in the run's configuration are not loaded.
+
+    Returns:
+        What was exported, and what was not, by cause.
+
+    Raises:
+        ConfigError: there is no store or no file of marks, or the output cannot be written.
+        StoreError: the marks cannot be read.
+    """
+    loaded = load_plugins(plugins)
+    address = _located(target, loaded)
+    found = marks_of(address, Path(marks).expanduser() if marks is not None else None).read()
+
+    async def work() -> MarksSummary:
+        async with open_for_reading(address, loaded) as store:
+            with whole_file(output, what="The export") as stream:
+                return await export_marks_from(store, found, stream, form)
 
     summary = run_blocking(work())
     summary.output = str(output)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from agl_core.cli.group import debug_option
+from agl_core.cli.group import CliState, debug_option, plugin_option
+from agl_core.cli.output import STDOUT
 from agl_core.errors import ConfigError
 from agl_core.text import replaced, url_quoted
 from agl_core.types import PromptTemplate
@@ -27,20 +28,61 @@ _REPLACED: Final = "replaced"
     metavar="DIR",
     help="Write a text file per tuned prompt to this directory.",
 )
+@click.option(
+    "--marks",
+    "form",
+    type=click.Choice(["sft", "preferences"]),
+    metavar="FORM",
+    help="Write the calls that were marked in the dashboard. sft: conversations for the algorithm "
+    "sft; preferences: pairs of a better and a worse answer to the same prompt.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    default=STDOUT,
+    metavar="FILE",
+    help="Write the marked calls to this file; standard output without it.",
+)
+@click.option(
+    "--marks-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The marks; marks.db in the run's directory without it.",
+)
 @click.option("--force", is_flag=True, help="Overwrite files that differ.")
+@plugin_option
 @debug_option
-def command(run: str, directory: str | None, prompts_directory: str | None, *, force: bool) -> None:
-    """Write what a run has learned to files.
+@click.pass_obj
+def command(
+    state: CliState,
+    *,
+    run: str,
+    directory: str | None,
+    prompts_directory: str | None,
+    force: bool,
+    **marked: Any,
+) -> None:
+    """Write what a run has learned to files, or what people have marked in it.
 
     RUN is a run's directory, the name of a run in agl_runs, or a checkpoint. A run's best
-    checkpoint is exported; if the run has not ended, its newest one.
+    checkpoint is exported; if the run has not ended, its newest one. With --marks, RUN may also be
+    the address of a store.
 
     With DIRECTORY, it receives weights and tokenizer of each trained policy, ready to serve. With
     --prompts, each tuned prompt is NAME.txt; replaced/NAME.txt is the text that a captured prompt
     replaces, where the program has it.
     """
+    form = marked["form"]
+    if directory is None and prompts_directory is None and form is None:
+        raise click.UsageError(
+            "Say what to write: agl export RUN DIRECTORY, --prompts DIR, or --marks FORM"
+        )
+    if form is not None:
+        from agl_results._marks import export_marked  # noqa: PLC0415
+
+        export_marked(state, run, form, output=marked["output"], file=marked["marks_file"])
     if directory is None and prompts_directory is None:
-        raise click.UsageError("Say what to write: agl export RUN DIRECTORY, or --prompts DIR")
+        return
     from agl_core.training import read_state  # noqa: PLC0415
     from agl_results._prompts import checkpoint_at  # noqa: PLC0415
 

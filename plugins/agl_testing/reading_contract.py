@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
 import pytest
-from agl_reading import SORTS, Cursor, Reading, RolloutRow, RowFilter, Sort, SumKind
+from agl_reading import SORTS, Cursor, Reading, RolloutRow, RowFilter, RowQuery, Sort, SumKind
 
 from agl_core.interfaces import StoreLifecycle
 from agl_core.store import MemoryStore
@@ -84,7 +84,7 @@ class ReadingContract(ContractSuite):
         running = await sample.begin(store)
         (queued,) = await store.enqueue([sample.rollout()])
 
-        rows = await (await read(store)).rows(RowFilter())
+        rows = await (await read(store)).rows(RowQuery())
 
         ids = [queued.id, running.rollout.id, lost.rollout.id, ended.rollout.id]
         assert [row.id for row in rows] == ids
@@ -104,7 +104,7 @@ class ReadingContract(ContractSuite):
         reading: Reading = await read(store)
         for sort in SORTS:
             for descending in (True, False):
-                whole = await reading.rows(RowFilter(), sort=sort, descending=descending)
+                whole = await reading.rows(RowQuery(sort=sort, descending=descending))
                 keys = [(row.key(sort), row.id) for row in whole]
                 assert keys == sorted(keys, reverse=descending)
                 assert len(whole) == 7
@@ -116,15 +116,16 @@ class ReadingContract(ContractSuite):
 
         async def rewards(**fields: object) -> list[float | None]:
             wanted = msgspec.convert(fields, RowFilter)
-            rows = await reading.rows(wanted, sort="step", descending=False)
+            rows = await reading.rows(RowQuery(wanted=wanted, sort="step", descending=False))
             return [row.reward for row in rows]
 
         assert await rewards(least_reward=0.3) == [0.5, 1.0]
         assert await rewards(most_reward=0.5) == [0.5, 0.25]
         assert await rewards(first_step=1, last_step=2) == [None, 1.0]
+        assert await rewards(resources_version=2) == [1.0]
         assert await rewards(task="t2") == [1.0]
-        (second, *_) = await reading.rows(RowFilter(task="t2"))
-        assert await reading.rows(RowFilter(id=second.id)) == [second]
+        (second, *_) = await reading.rows(RowQuery(wanted=RowFilter(task="t2")))
+        assert await reading.rows(RowQuery(wanted=RowFilter(id=second.id))) == [second]
         assert await rewards(group_id="g0") == [0.5, 1.0]
         assert await rewards(agent="writer", group_id="g1") == [None, 0.25]
         assert await rewards(agent="unknown") == []
@@ -143,12 +144,12 @@ class ReadingContract(ContractSuite):
     ) -> None:
         await _scored(store, [0.5, None], why="The PRICE is missing: größe 42 \ud800")
         reading: Reading = await read(store)
-        (found,) = await reading.rows(RowFilter(text="missing pri"))
+        (found,) = await reading.rows(RowQuery(wanted=RowFilter(text="missing pri")))
         assert found.reward == 0.5
         for text in ("größe", "4", '"price" AND', "price*", "missing\nthe"):
             expected = 0 if "AND" in text else 1
             assert (await reading.count(RowFilter(text=text, least_reward=0))).number == expected
-        assert await reading.rows(RowFilter(text="rice")) == []
+        assert await reading.rows(RowQuery(wanted=RowFilter(text="rice"))) == []
         assert (await reading.count(RowFilter(text="  "))).number == 2
 
     async def test_text_finds_letters_in_a_row_where_no_spaces_are(
@@ -214,22 +215,26 @@ class ReadingContract(ContractSuite):
         reading = await read(store)
         edges = [each.name for each in await reading.sums(["edge"])]
         assert edges == ["\nplanner", "planner\ncritic", "planner\nwriter"]
-        (row,) = await reading.rows(RowFilter())
+        (row,) = await reading.rows(RowQuery())
         assert row.agents == ("critic", "planner", "writer")
 
     async def test_a_name_may_be_any_text(self, read: Read, store: StoreLifecycle) -> None:
         claim = await sample.begin(store)
         odd = sample.span(claim, kind=SpanKind.AGENT, name="a", agent="\ud800';--")
         await sample.succeed(store, claim, [odd])
-        (row,) = await (await read(store)).rows(RowFilter())
+        (row,) = await (await read(store)).rows(RowQuery())
         assert len(row.agents) == 1
 
 
 async def _scored(store: StoreLifecycle, rewards: list[float | None], *, why: str = "") -> None:
-    """Store succeeded rollouts: steps 0, 1, ..., tasks t0, t1, ..., groups g0 and g1."""
+    """Store succeeded rollouts: steps and versions 0, 1, ..., tasks t0, ..., groups g0 and g1."""
     for at, value in enumerate(rewards):
         claim = await sample.begin(
-            store, step=at, group_id=f"g{at % 2}", task=sample.Task(id=f"t{at}", input="2+2")
+            store,
+            step=at,
+            resources_version=at,
+            group_id=f"g{at % 2}",
+            task=sample.Task(id=f"t{at}", input="2+2"),
         )
         scored = [] if value is None else [_reward(claim, value, why=why)]
         await sample.succeed(store, claim, [sample.model_call(claim), *scored])
@@ -239,9 +244,7 @@ async def _paged(reading: Reading, sort: Sort, descending: bool) -> list[Rollout
     found: list[RolloutRow] = []
     place: Cursor | None = None
     while True:
-        page = await reading.rows(
-            RowFilter(), sort=sort, descending=descending, after=place, limit=2
-        )
+        page = await reading.rows(RowQuery(sort=sort, descending=descending, after=place, limit=2))
         found += page
         if len(page) < 2:
             return found

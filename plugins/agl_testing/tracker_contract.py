@@ -30,7 +30,7 @@ from agl_tracking import (
 )
 
 from agl_core.interfaces import TrackedRun, Tracker
-from agl_core.types import Estimate, Evaluation, Report, StepReport
+from agl_core.types import Estimate, Evaluation, PromptReport, Report, StepReport
 from agl_testing._guard import ContractSuite
 
 __all__ = ["Kept", "TrackerContract"]
@@ -120,6 +120,17 @@ class TrackerContract(ContractSuite):
         for evaluation in evaluations:
             _check(kept, evaluation_numbers(evaluation), evaluation.step, named)
 
+    def test_evaluations_after_prompt_phases_arrive_although_their_step_is_the_same(
+        self, make: Make, read: ReadRun, named: ShownName, tracked: TrackedRun
+    ) -> None:
+        scores = [
+            _evaluation(0, 0.25),
+            msgspec.structs.replace(_evaluation(0, 0.5), phase=0),
+            msgspec.structs.replace(_evaluation(0, 0.75), phase=1),
+        ]
+        _track(make(), tracked, [*scores, _step(1)])
+        assert sorted(read(tracked).numbers[named("eval/score")][0]) == [0.25, 0.5, 0.75]
+
     def test_the_configuration_arrives(
         self, make: Make, read: ReadRun, tracked: TrackedRun
     ) -> None:
@@ -137,7 +148,7 @@ class TrackerContract(ContractSuite):
         _track(make(), tracked, report.steps, report)
         _check(read(tracked), outcome_numbers(report), 2, named)
 
-    def test_where_the_weights_lie_arrives(
+    def test_the_weights_and_prompts_arrive(
         self, make: Make, read: ReadRun, tracked: TrackedRun
     ) -> None:
         report = _report(tracked, [_step(1), _step(2)])
@@ -311,6 +322,13 @@ def _report(run: TrackedRun, steps: Sequence[StepReport]) -> Report:
         directory=str(run.directory),
         steps=list(steps),
         policies={"trained": weights},
+        prompts={
+            "writer": PromptReport(
+                text="Answer in one word.\nNever guess.",
+                before=Estimate(mean=0.25, low=0.125, high=0.375, n=10),
+                after=Estimate(mean=0.5, low=0.375, high=0.625, n=10),
+            )
+        },
         lost={"late_calls": 2},
         calls=16,
         wall_s=2.0,

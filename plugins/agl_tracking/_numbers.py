@@ -61,19 +61,20 @@ def outcome_numbers(outcome: Report | BaseException) -> dict[str, float]:
         **_counts("final/lost", outcome.lost),
         **_breaks("final/breaks", outcome.breaks),
         **_counts("final/rows", outcome.rows.by_agent),
+        **_prompt_scores(outcome),
     }
     return {name: value for name, value in numbers.items() if value is not None}
 
 
 def outcome_facts(outcome: Report | BaseException) -> dict[str, str]:
-    """Return the texts of a run's outcome by name: its weights, or its failure."""
+    """Return the texts of a run's outcome by name: its weights and prompts, or its failure."""
     if isinstance(outcome, BaseException):
         return {"final/failure": f"{type(outcome).__name__}: {outcome}"}
     facts = {"final/best": outcome.best or ""}
     for policy, state in outcome.policies.items():
         for fact in ("version", "path", "sha256_before", "sha256_after"):
             facts[f"final/policy/{policy}/{fact}"] = str(state.get(fact, ""))
-    return facts
+    return facts | {f"final/prompt/{name}": prompt.text for name, prompt in outcome.prompts.items()}
 
 
 def flat_config(config: Mapping[str, object]) -> dict[str, str]:
@@ -83,6 +84,16 @@ def flat_config(config: Mapping[str, object]) -> dict[str, str]:
 
 def _counts(kind: str, counts: Mapping[str, int]) -> dict[str, float]:
     return {f"{kind}/{name}": float(count) for name, count in counts.items()}
+
+
+def _prompt_scores(report: Report) -> dict[str, float]:
+    """Return the mean scores of tuned prompts, in which they were chosen."""
+    return {
+        f"final/prompt/{name}/{when}": score.mean
+        for name, prompt in report.prompts.items()
+        for when, score in (("before", prompt.before), ("after", prompt.after))
+        if score is not None
+    }
 
 
 def _breaks(kind: str, breaks: Mapping[str, Mapping[str, int]]) -> dict[str, float]:

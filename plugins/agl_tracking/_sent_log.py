@@ -10,6 +10,7 @@ import msgspec
 
 from agl_core.files import make_private_directory, write_private
 from agl_core.interfaces import TrackedRun
+from agl_core.types import Evaluation
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +22,9 @@ class _Sent(msgspec.Struct, kw_only=True):
     run: str
     step: int = -1
     evaluation: int = -1
+    """Step of the newest evaluation."""
+    phase: int = -1
+    """The prompt phase that the newest evaluation followed; -1 if it followed none."""
 
 
 class SentLog:
@@ -73,11 +77,15 @@ class SentLog:
         self._write()
         return True
 
-    def takes_evaluation(self, step: int) -> bool:
-        """Return whether the evaluation after a step must be sent, and mark it as sent."""
-        if step <= self._sent.evaluation:
+    def takes_evaluation(self, evaluation: Evaluation) -> bool:
+        """Return whether the evaluation must be sent, and mark it as sent.
+
+        Prompt phases take no step, so evaluations after them have the step of the one before.
+        """
+        phase = -1 if evaluation.phase is None else evaluation.phase
+        if (evaluation.step, phase) <= (self._sent.evaluation, self._sent.phase):
             return False
-        self._sent.evaluation = step
+        self._sent.evaluation, self._sent.phase = evaluation.step, phase
         self._write()
         return True
 

@@ -77,7 +77,7 @@ class WandbTracker:
             self._run.log({_AXIS: report.step, **step_numbers(report)})
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        if self._sent_log.takes_evaluation(evaluation.step):
+        if self._sent_log.takes_evaluation(evaluation):
             self._run.log({_AXIS: evaluation.step, **evaluation_numbers(evaluation)})
 
     def finish(self, outcome: Report | BaseException) -> None:

@@ -65,7 +65,7 @@ def environment(key: str = KEY, *, disabled: str = INSTALLED) -> dict[str, str]:
     return {
         **os.environ,
         ENV_KEY: key,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "PYTHONUNBUFFERED": "1",
         "AGL_DISABLE_PLUGINS": disabled,
         "OMP_NUM_THREADS": "1",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from agl_core.errors import EngineError
-from agl_core.interfaces import Backend, Counted
+from agl_core.interfaces import Backend, Counted, Scored
 from agl_torch.chat.request import CompletionRequest, RequestError, parse_request
 from agl_torch.chat.response import Completion, error_document
 from agl_torch.chat.template import ChatTemplate, RenderError
@@ -79,12 +79,22 @@ class StreamReply:
         self._generation.cancelled = True
 
 
+ScoreIds = Callable[[Sequence[int], Sequence[int], float], Scored]
+"""Returns the log-probabilities of an answer after a prompt, at a temperature."""
+
+
 class TorchBackend(Backend):
     """Backend of one policy; the worker's thread generates the answers."""
 
-    def __init__(self, endpoint: Endpoint, worker: Worker[Any]) -> None:
+    def __init__(self, endpoint: Endpoint, worker: Worker[Any], score: ScoreIds) -> None:
+        """Serve a policy.
+
+        Args:
+            score: Computes log-probabilities; called on the worker's thread.
+        """
         self._endpoint = endpoint
         self._worker = worker
+        self._score = score
 
     async def chat(
         self,
@@ -129,6 +139,22 @@ class TorchBackend(Backend):
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """Return the text of the ids without control tokens."""
         return self._endpoint.vocabulary.decode(token_ids)
+
+    async def score(
+        self, prompt: Sequence[int], answer: Sequence[int], *, temperature: float
+    ) -> Scored:
+        """Return the log-probabilities of an answer's ids with the weights that serve now.
+
+        Raises:
+            ValueError: prompt and answer do not fit into the model's context.
+            EngineError: the engine has stopped.
+        """
+        length, limit = len(prompt) + len(answer), self._endpoint.max_model_len
+        if length > limit:
+            raise ValueError(
+                f"prompt and answer have {length} tokens, but the model's context holds {limit}"
+            )
+        return await self._worker.run(lambda: self._score(prompt, answer, temperature))
 
     async def count_tokens(self, body: bytes) -> Counted:
         """Return the length of a chat request's prompt.

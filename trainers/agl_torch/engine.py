@@ -8,14 +8,16 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from agl_core.errors import ConfigError
-from agl_core.interfaces import AlgorithmSetup, Engine, Renderer
+from agl_core.interfaces import AlgorithmSetup, Engine, Renderer, Scored
 from agl_core.types import Batch, Policy, Update
+from agl_torch._forward import ForwardRows
 from agl_torch._memory import check_memory
 from agl_torch._policy import LoadedPolicy, PolicyLoader
 from agl_torch._trainer import PolicyTrainer
@@ -98,7 +100,8 @@ class TorchEngine(Engine):
         Raises:
             ConfigError: the policy does not exist.
         """
-        return TorchBackend(self._policy(policy).endpoint, self._worker)
+        loaded = self._policy(policy)
+        return TorchBackend(loaded.endpoint, self._worker, partial(self._scored, loaded))
 
     async def update(self, batch: Batch) -> Update:
         """Train ``batch.policy``.
@@ -223,6 +226,23 @@ class TorchEngine(Engine):
             metrics=metrics,
             rows=dict(Counter(batch.agents)),
         )
+
+    @torch.no_grad()
+    def _scored(
+        self, loaded: LoadedPolicy, prompt: Sequence[int], answer: Sequence[int], temperature: float
+    ) -> Scored:
+        model = loaded.weights.serving
+        tokens = torch.tensor([[*prompt, *answer[:-1]]], device=model.device)  # (1, T)
+        positions = torch.arange(tokens.shape[1], device=model.device)[None]
+        targets = torch.tensor([*answer], device=model.device)
+        logprobs = model.logprobs(
+            ForwardRows(tokens, positions, None, positions),
+            select=positions[0, len(prompt) - 1 :],
+            targets=targets,
+            temperatures=torch.full(targets.shape, temperature, device=model.device),
+        )
+        version = self._worker.lanes[loaded.policy.name].version
+        return Scored(logprobs.tolist(), version)
 
     def _publish(
         self, loaded: LoadedPolicy, version: int, *, trained_in: int | None = None

@@ -92,7 +92,7 @@ class VerlTracker:
             self._log(step_numbers(report), report.step)
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        if self._sent_log.takes_evaluation(evaluation.step):
+        if self._sent_log.takes_evaluation(evaluation):
             self._log(evaluation_numbers(evaluation), evaluation.step)
 
     def finish(self, outcome: Report | BaseException) -> None:

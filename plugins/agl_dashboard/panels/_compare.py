@@ -10,11 +10,17 @@ from statistics import NormalDist, fmean, stdev
 from typing import Any, Final, Literal
 
 import msgspec
-from agl_reading import Cursor, RolloutRow, RowFilter
+from agl_reading import Cursor, RolloutRow, RowFilter, RowQuery
 
 from agl_core.errors import ConfigError
 from agl_core.types import Mode
-from agl_dashboard._history import History
+from agl_dashboard._history import (
+    EvaluationPlace,
+    History,
+    evaluation_text,
+    parse_place,
+    place_text,
+)
 from agl_dashboard._panel import Page, PlainAnswer, View
 from agl_dashboard._sources import ShownRun
 from agl_dashboard.panels._overview import thinned
@@ -33,14 +39,16 @@ _CURVES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One evaluation: a run and the step after which it was made."""
+    """One evaluation: a run and the place at which it was made."""
 
     source: ShownRun
-    step: int
+    place: EvaluationPlace
+    version: int | None
+    """Version of the resources of its rollouts; None if unknown."""
 
     @property
     def text(self) -> str:
-        return f"{self.source.name}@{self.step}"
+        return f"{self.source.name}@{place_text(self.place)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +109,9 @@ class ComparePanel:
             source="/compare/data.json?" + _query(names),
             curves=_CURVES,
             choices=[
-                (f"{name}@{step}", each)
+                (f"{name}@{evaluation_text(each)}", each)
                 for name, history in histories.items()
-                for step, each in sorted(history.evaluations.items())
+                for each in history.scored
             ],
             a=a,
             b=b,
@@ -137,9 +145,9 @@ def _data(histories: Mapping[str, History]) -> PlainAnswer:
         charts["reward"].append(_curve(name, x, [each.reward for each in steps]))
         for metric in ("loss", "entropy"):
             charts[metric].append(_curve(name, x, [each.metrics.get(metric) for each in steps]))
-        known = sorted(history.evaluations.items())
-        means: list[float | None] = [each.score.mean for _, each in known]
-        charts["score"].append(_curve(name, [step for step, _ in known], means))
+        known = history.scored
+        means: list[float | None] = [each.score.mean for each in known]
+        charts["score"].append(_curve(name, [each.step for each in known], means))
     data = msgspec.json.encode({"x": [], "charts": charts})
     return Response(data, media_type="application/json")
 
@@ -149,19 +157,24 @@ def _curve(name: str, x: list[int], y: list[float | None]) -> dict[str, Any]:
 
 
 def _side(view: View, which: str) -> Side | None:
-    """Read ``run@step``.
+    """Read ``run@step`` or ``run@step-phase-number``.
 
     Raises:
-        ConfigError: there is no such run or the step is not a number.
+        ConfigError: there is no such run, or the place is not one.
     """
     text = view.query.get(which, "")
     if not text:
         return None
-    name, _, step = text.rpartition("@")
-    source = view.sources.get(name)
-    if source is None or not step.isdecimal():
-        raise ConfigError(f"{text!r} is not an evaluation: write RUN@STEP, such as mine@20")
-    return Side(source=source, step=int(step))
+    name, _, at = text.rpartition("@")
+    source, place = view.sources.get(name), parse_place(at)
+    if source is None or place is None:
+        raise ConfigError(
+            f"{text!r} is not an evaluation: write RUN@STEP, such as mine@20, or mine@20-phase-1 "
+            f"for the one after a prompt phase"
+        )
+    known = source.files.history.evaluations.get(place) if source.files is not None else None
+    version = known.resources_version if known is not None else 0
+    return Side(source=source, place=place, version=version or None)
 
 
 async def _outcome(a: Side, b: Side) -> TaskComparison:
@@ -198,11 +211,19 @@ async def _tasks(side: Side) -> dict[str, list[RolloutRow]]:
     await side.source.look()
     modes: tuple[Mode, ...] = ("val", "test")
     for mode in modes:
-        wanted = RowFilter(mode=mode, first_step=side.step, last_step=side.step)
+        # The candidates of a prompt phase have versions of their own.
+        wanted = RowFilter(
+            mode=mode,
+            first_step=side.place[0],
+            last_step=side.place[0],
+            resources_version=side.version if mode == "val" else None,
+        )
         found: dict[str, list[RolloutRow]] = defaultdict(list)
         after: Cursor | None = None
         for _ in range(_MOST_ROWS // _PIECE):
-            rows = await side.source.reading.rows(wanted, after=after, limit=_PIECE)
+            rows = await side.source.reading.rows(
+                RowQuery(wanted=wanted, after=after, limit=_PIECE)
+            )
             for row in rows:
                 if row.counted:
                     found[row.task].append(row)

@@ -10,7 +10,7 @@ import msgspec
 
 from agl_core.text import replaced
 from agl_core.types import Evaluation, StepReport
-from agl_dashboard._history import History
+from agl_dashboard._history import History, evaluation_text
 from agl_dashboard._panel import Page, PlainAnswer, View
 from agl_dashboard._steps import shown_step
 
@@ -60,6 +60,7 @@ class OverviewPanel:
             chosen=chosen,
             steps=(first, last),
             charts=charts(history),
+            place=evaluation_text,
             tiles=_tiles(history, chosen),
             lost=_total(each.lost for each in chosen),
             failures=_total(each.failures for each in chosen),
@@ -148,9 +149,8 @@ def _series(
     history: History, steps: Sequence[StepReport], agents: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"reward": _rewards(steps, agents)}
-    evaluations = [history.evaluations[number] for number in sorted(history.evaluations)]
-    if evaluations:
-        found["score"] = _scores(evaluations)
+    if history.evaluations:
+        found["score"] = _scores(history.scored)
     names = {name for each in steps for name in each.metrics}
     for name in names:
         found[f"metric:{name}"] = [_line("", steps, _metric(name))]
@@ -229,19 +229,22 @@ def _rewards(
 
 def _scores(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
     x = [each.step for each in evaluations]
+    phases = ["" if each.phase is None else f" after phase {each.phase}" for each in evaluations]
     found: list[dict[str, Any]] = [
         {
             "name": "score",
             "kind": "band",
             "x": x,
             "y": [each.score.mean for each in evaluations],
+            "text": phases,
+            "versions": [each.resources_version or "" for each in evaluations],
             "low": [each.score.low for each in evaluations],
             "high": [each.score.high for each in evaluations],
         }
     ]
     for k in sorted({k for each in evaluations for k in each.pass_at_k}):
         means = [each.pass_at_k[k].mean if k in each.pass_at_k else None for each in evaluations]
-        found.append({"name": f"pass@{k}", "kind": "line", "x": x, "y": means})
+        found.append({"name": f"pass@{k}", "kind": "line", "x": x, "y": means, "text": phases})
     return found
 
 

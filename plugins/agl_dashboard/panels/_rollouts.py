@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar, cast, get_args
 
 import msgspec
-from agl_reading import SORTS, Cursor, RolloutRow, RowFilter, Sort
+from agl_reading import SORTS, Cursor, RolloutRow, RowFilter, RowQuery, Sort
 
 from agl_core.text import json_bytes
 from agl_core.types import FailureKind, Mode, RolloutStatus
@@ -27,6 +27,7 @@ STATE: Final = (
     "cause",
     "first",
     "last",
+    "version",
     "task",
     "group",
     "agent",
@@ -59,6 +60,7 @@ class RowList:
             cause=query.get("cause", ""),
             first_step=stored_step(mode, _whole(query.get("first", ""))),
             last_step=stored_step(mode, _whole(query.get("last", ""))),
+            resources_version=_whole(query.get("version", "")),
             task=query.get("task", ""),
             group_id=query.get("group", ""),
             agent=query.get("agent", ""),
@@ -73,9 +75,10 @@ class RowList:
     ) -> list[RolloutRow]:
         """Return the rows after a place, or those before it."""
         descending = self.descending != back
-        rows = await source.reading.rows(
-            self.wanted, sort=self.sort, descending=descending, after=after, limit=limit
+        query = RowQuery(
+            wanted=self.wanted, sort=self.sort, descending=descending, after=after, limit=limit
         )
+        rows = await source.reading.rows(query)
         return rows[::-1] if back else rows
 
 

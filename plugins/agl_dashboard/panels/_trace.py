@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
-from agl_reading import Cursor, RolloutRow, RowFilter, rewards_of, usage_of
+from agl_reading import Cursor, RolloutRow, RowFilter, RowQuery, rewards_of, usage_of
 
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, SpanKind
@@ -54,9 +54,8 @@ class TracePanel:
         shown = await self._read(view)
         part = view.query.get("part", "")
         if part == "rows":
-            return _fragment(
-                view.template("spans.html", view=view, shown=shown, **_rows(view, shown))
-            )
+            asked = [piece for piece in _pieces(view, shown) if piece.rows]
+            return _fragment(view.template("spans.html", view=view, pieces=asked))
         if part == "detail":
             return _fragment(_detail(view, shown))
         if part == "text":
@@ -77,7 +76,7 @@ class TracePanel:
             neighbours=await _neighbours(view, rollout.id),
             back=view.url("rollouts", **_list_state(view.query.get("from", ""))),
             detail=_detail(view, shown),
-            **_rows(view, shown),
+            pieces=_pieces(view, shown),
         )
         return Page(title=f"Rollout of {rollout.task.id}", body=body, scripts=("trace",))
 
@@ -109,20 +108,30 @@ def make_panel() -> TracePanel:
     return TracePanel()
 
 
-def _rows(view: View, shown: AttemptTree) -> dict[str, Any]:
-    given = view.query.get("at", "")
-    start = int(given) if given.isdecimal() and len(given) < 9 else 0  # noqa: PLR2004
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreePiece:
+    """Neighbouring lines of a tree; their number stands for them until they come into view."""
+
+    start: int
+    length: int
+    rows: Sequence[TreeLine] = ()
+    """Empty until the piece comes into view."""
+
+
+def _pieces(view: View, shown: AttemptTree) -> list[TreePiece]:
+    """Return all pieces of a tree, with the lines of the one that is asked for."""
     selected = view.query.get("span", "")
-    if not given and selected:  # the piece of the tree with the span that is shown
+    given = view.query.get("at", "")
+    at = int(given) if given.isdecimal() and len(given) < 9 else 0  # noqa: PLR2004
+    if not given and selected:
         at = next((i for i, each in enumerate(shown.nodes) if each.span.id == selected), 0)
-        start = at // CHUNK * CHUNK
+    at = min(at, max(len(shown.nodes) - 1, 0)) // CHUNK * CHUNK
+    return [_piece(shown, start, start == at) for start in range(0, len(shown.nodes), CHUNK)]
+
+
+def _piece(shown: AttemptTree, start: int, loaded: bool) -> TreePiece:
     rows = shown.nodes[start : start + CHUNK]
-    return {
-        "rows": rows,
-        "start": start,
-        "following": start + CHUNK if start + CHUNK < len(shown.nodes) else None,
-        "selected": selected,
-    }
+    return TreePiece(start=start, length=len(rows), rows=rows if loaded else ())
 
 
 def _detail(view: View, shown: AttemptTree) -> Any:
@@ -205,8 +214,10 @@ def _tokens(spans: Sequence[Span]) -> tuple[int, int]:
 async def _siblings(run: ShownRun, rollout: Rollout) -> list[RolloutRow]:
     if not rollout.group_id:
         return []
-    wanted = RowFilter(group_id=rollout.group_id)
-    rows = await run.reading.rows(wanted, sort="reward", limit=_SIBLINGS)
+    # Evaluations at the same step have the same groups: before a prompt phase and after it.
+    version = None if rollout.mode == "train" else rollout.resources_version
+    wanted = RowFilter(group_id=rollout.group_id, resources_version=version)
+    rows = await run.reading.rows(RowQuery(wanted=wanted, sort="reward", limit=_SIBLINGS))
     return rows if len(rows) > 1 else []
 
 
@@ -217,7 +228,7 @@ def _list_state(text: str) -> dict[str, str]:
 async def _neighbours(view: View, rollout_id: str) -> tuple[str, str]:
     """Return the addresses of the rollouts before and after in the list; empty at its ends."""
     listing = RowList.read(_list_state(view.query.get("from", "")))
-    found = await view.run.reading.rows(RowFilter(id=rollout_id))
+    found = await view.run.reading.rows(RowQuery(wanted=RowFilter(id=rollout_id)))
     if not found:
         return "", ""
     place = Cursor.of(found[0], listing.sort)

@@ -18,7 +18,7 @@ export function traces(series) {
   const found = [];
   series.forEach((each, at) => {
     const colour = css(colours[at % colours.length]);
-    const base = { name: each.name, x: each.x, y: each.y, hovertemplate: "%{y:.4~g}" + (each.name ? "<extra>%{fullData.name}</extra>" : "<extra></extra>") };
+    const base = { name: each.name, x: each.x, y: each.y, text: each.text, customdata: each.versions, hovertemplate: "%{y:.4~g}" + (each.text ? "%{text}" : "") + (each.name ? "<extra>%{fullData.name}</extra>" : "<extra></extra>") };
     if (each.kind === "bar") {
       found.push({ ...base, type: "bar", marker: { color: colour } });
     } else {
@@ -79,7 +79,8 @@ function listen(place) {
   place.on("plotly_click", (event) => {
     const step = Math.round(event.points[0].x);
     const mode = place.dataset.chart === "score" ? "val" : "train";
-    location.href = `${box.dataset.rollouts}?mode=${mode}&first=${step}&last=${step}`;
+    const version = event.points[0].customdata;
+    location.href = `${box.dataset.rollouts}?mode=${mode}&first=${step}&last=${step}${version ? `&version=${version}` : ""}`;
   });
   place.on("plotly_relayout", (change) => {
     if (moving) return;

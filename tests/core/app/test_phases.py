@@ -422,6 +422,9 @@ class TestPromptsAlone:
             (0, 0),
             (0, 1),
         ]
+        versions = [each.resources_version for each in report.evaluations]
+        assert versions == sorted({*versions})
+        assert versions[0] > 0
         assert report.best is not None
         checkpoint = Path(report.best)
         assert not (checkpoint / "policies").exists()

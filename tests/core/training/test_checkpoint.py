@@ -40,10 +40,10 @@ async def _save(checkpoints: Checkpoints, engine: BanditEngine, step: int, best=
 
 async def test_the_newest_is_found_again(tmp_path: Path, engine: BanditEngine) -> None:
     checkpoints = Checkpoints(tmp_path, keep=5)
-    assert checkpoints.latest(config_digest="d") is None
+    assert checkpoints.latest(lambda _: "d") is None
     for step in (1, 2, 10):
         await _save(checkpoints, engine, step)
-    found = checkpoints.latest(config_digest="d")
+    found = checkpoints.latest(lambda _: "d")
     assert found is not None
     path, state = found
     assert (path.name, state.step, state.versions) == ("step-000010", 10, {"p": 10})
@@ -99,7 +99,7 @@ async def test_other_settings_do_not_continue_a_run(tmp_path: Path, engine: Band
     checkpoints = Checkpoints(tmp_path, keep=2)
     await _save(checkpoints, engine, 1)
     with pytest.raises(ConfigError, match="other settings"):
-        checkpoints.latest(config_digest="else")
+        checkpoints.latest(lambda _: "else")
 
 
 async def test_an_unreadable_state_says_what_to_do(tmp_path: Path, engine: BanditEngine) -> None:
@@ -146,7 +146,7 @@ async def test_a_damaged_file_is_named_with_the_checkpoint_before(
     assert str(older) in str(caught.value)
     if file.name == "state.json":
         with pytest.raises(TrainingError, match=re.escape(str(older))):
-            checkpoints.starting_point(resume=True, config_digest="d")
+            checkpoints.starting_point(resume=True, digest=lambda _: "d")
         assert checkpoint_of(path / LOGITS.parent) == path
     await verify(older)
 
@@ -178,9 +178,9 @@ async def test_a_run_does_not_begin_over_a_checkpoint_without_its_state(
     path = await _save(checkpoints, engine, 1)
     (path / "state.json").unlink()
     with pytest.raises(ConfigError, match="already"):
-        checkpoints.starting_point(resume=False, config_digest="d")
+        checkpoints.starting_point(resume=False, digest=lambda _: "d")
     with pytest.raises(TrainingError, match="there is none before it"):
-        checkpoints.starting_point(resume=True, config_digest="d")
+        checkpoints.starting_point(resume=True, digest=lambda _: "d")
 
 
 async def test_another_directory_is_no_checkpoint(tmp_path: Path) -> None:

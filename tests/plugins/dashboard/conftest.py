@@ -6,6 +6,7 @@ from agl_dashboard._app import Dashboard
 from agl_dashboard._sources import ShownRuns
 
 from agl_core._builtin import load_plugins
+from tests.plugins.dashboard.browser import Served, Watched, chromium
 from tests.plugins.dashboard.world import finished_run
 
 
@@ -41,3 +42,38 @@ async def visit(plugins, tmp_path):
     for client in opened:
         await client.aclose()
         await client.sources.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium for one module: its loop would be in the way of tests that are coroutines."""
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def serve(tmp_path):
+    served = []
+
+    def start(target, *arguments):
+        served.append(Served(target, tmp_path / "index", *arguments))
+        return served[-1].url
+
+    yield start
+    for each in served:
+        each.stop()
+
+
+@pytest.fixture
+def tab(browser):
+    contexts, tabs = [], []
+
+    def opened(base, **options):
+        contexts.append(browser.new_context(viewport={"width": 1280, "height": 800}, **options))
+        tabs.append(Watched(contexts[-1], base))
+        return tabs[-1]
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert [fault for each in tabs for fault in each.faults] == []

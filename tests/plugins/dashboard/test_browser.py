@@ -2,65 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.e2e.processes import environment, settings
-from tests.plugins.dashboard.browser import Served, Watched, chromium
-from tests.plugins.dashboard.world import World, hostile_run, large_trace
+from tests.plugins.dashboard.browser import run
+from tests.plugins.dashboard.world import World, hostile_run
 
 pytest.importorskip("playwright")
 pytestmark = pytest.mark.slow
 RUN = "/run/alpha/-"
 PAGES = ("overview", "rollouts", "agents", "prompts", "system")
-
-
-def run(coroutine):
-    """Run a coroutine to its end: the browser's own loop runs in this thread."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture
-def serve(tmp_path):
-    served = []
-
-    def start(target, *arguments):
-        served.append(Served(target, tmp_path / "index", *arguments))
-        return served[-1].url
-
-    yield start
-    for each in served:
-        each.stop()
-
-
-@pytest.fixture
-def tab(browser):
-    contexts, tabs = [], []
-
-    def opened(base, **options):
-        contexts.append(browser.new_context(viewport={"width": 1280, "height": 800}, **options))
-        tabs.append(Watched(contexts[-1], base))
-        return tabs[-1]
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert [fault for each in tabs for fault in each.faults] == []
 
 
 def test_every_page_opens_without_a_fault_in_light_dark_and_narrow(serve, tab, runs):
@@ -139,17 +97,6 @@ def test_hostile_texts_do_nothing(serve, tab, tmp_path):
         assert page.title().endswith("agl")
         assert page.locator("main iframe, main script, main img, main svg").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_a_trace_of_many_spans_is_loaded_while_it_is_scrolled(serve, tab, tmp_path):
-    rollout_id = run(large_trace(tmp_path / "runs" / "large", 2000))
-    page = tab(serve(tmp_path / "runs")).open(f"/run/large/-/trace/{rollout_id}")
-    page.wait_for_selector("#tree .chunk")
-    while page.locator("#tree a[data-next]").count():
-        number = page.locator("#tree .chunk").count()
-        page.evaluate("tree.scrollTop = tree.scrollHeight")
-        page.wait_for_selector(f"#tree .chunk >> nth={number}", state="attached")
-    assert page.locator("#tree a.span").count() == 2001
 
 
 def test_pages_of_two_viewers_follow_a_run(serve, tab, tmp_path):

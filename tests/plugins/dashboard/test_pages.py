@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 
-from tests.plugins.dashboard.world import HOSTILE, World, hostile_run, large_trace
+from tests.plugins.dashboard.world import HOSTILE, World, hostile_run, large_trace, tuned_run
 
 RUN = "/run/alpha/-"
 
@@ -219,6 +219,44 @@ async def test_compare_shows_tasks_with_the_greatest_difference_first(alpha):
     assert "no task in common" in await page(alpha, "/compare?a=alpha@0&b=alpha@2")
 
 
+@pytest.fixture
+async def tuned(visit, tmp_path):
+    await tuned_run(tmp_path / "tuned")
+    client = await visit(tmp_path)
+    await counted(client, "tuned")
+    return client
+
+
+async def test_evaluations_of_prompt_phases_at_one_step_are_all_shown(tuned):
+    html = await page(tuned, "/run/tuned/-/overview")
+    assert re.findall(r"<tr><td>(0[^<]*)</td>", html) == ["0", "0, phase 0", "0, phase 1"]
+    assert "/compare?a=tuned%400&amp;b=tuned%400-phase-1" in html
+    data = json.loads(await page(tuned, "/run/tuned/-/overview/data.json"))
+    score = data["charts"]["score"][0]
+    assert (score["x"], score["y"]) == ([0, 0, 0], [0.0, 0.75, 1.5])
+    assert score["text"] == ["", " after phase 0", " after phase 1"]
+    assert score["versions"] == [10, 20, 30]
+    data = json.loads(await page(tuned, "/compare/data.json?run=tuned"))
+    assert data["charts"]["score"][0]["y"] == [0.0, 0.75, 1.5]
+    assert "1.500" in await page(tuned, "/runs")
+
+
+async def test_the_rollouts_of_an_evaluation_are_apart_from_those_of_candidates(tuned):
+    html = await page(tuned, "/compare?a=tuned@0&b=tuned@0-phase-1")
+    values = re.findall(r'<td class="num"><a[^>]*>([^<]*)</a></td>', html)
+    assert values == ["0.000", "1.500"] * 2
+    assert "not an evaluation" in await page(tuned, "/compare?a=tuned@0-phase-x&b=tuned@0")
+
+    html = await page(tuned, "/run/tuned/-/overview")
+    rollouts = "/run/tuned/-/rollouts?mode=val&first=0&last=0&version=20"
+    assert rollouts in unescape(html)
+    html = await page(tuned, rollouts)
+    assert len(re.findall(r"<tr data-row", html)) == 2
+    assert 'name="version" value="20"' in html
+    (rollout, *_) = re.findall(r'<tr data-row="([^"]+)"', html)
+    assert "siblings" not in await page(tuned, f"/run/tuned/-/trace/{rollout}")
+
+
 async def test_hostile_texts_are_shown_as_text(visit, tmp_path):
     ids = await hostile_run(tmp_path / "hostile")
     client = await visit(tmp_path)
@@ -259,17 +297,22 @@ async def test_a_line_of_five_megabytes_is_cut_and_has_an_address(visit, tmp_pat
     assert "There is no text" in await page(client, f"{path}?part=text&path=messages.9")
 
 
+NEXT = re.compile(r'data-next="([^"]+)"')
+
+
 async def test_a_large_trace_comes_in_pieces(visit, tmp_path):
     rollout_id = await large_trace(tmp_path / "large", 3000)
     client = await visit(tmp_path)
     path = f"/run/large/-/trace/{rollout_id}"
     html = await page(client, path)
-    assert html.count("data-row=") == 300
-    seen = 300
-    while found := re.search(r'data-next="([^"]+)"', html):
-        html = await page(client, unescape(found[1]))
-        seen += html.count("data-row=")
-    assert seen == 3001
+    pieces = [html, *[await page(client, unescape(at)) for at in NEXT.findall(html)]]
+    rows = [re.findall(r'data-row="([^"]+)"', piece) for piece in pieces]
+    assert [len(each) for each in rows] == [300] * 10 + [1]
+    assert len({row for each in rows for row in each}) == 3001
+    selected = await page(client, f"{path}?span={rows[4][7]}")
+    assert re.findall(r'data-row="([^"]+)"', selected) == rows[4]
+    assert len(NEXT.findall(selected)) == 10
+    assert 'class="chunk"' in await page(client, f"{path}?at=99999999")
 
 
 async def test_a_page_that_is_not_there_is_a_404(alpha):

@@ -100,9 +100,9 @@ class World:
             )
         )
 
-    def evaluation(self, step, mean):
+    def evaluation(self, step, mean, **fields):
         score = Estimate(mean=mean, low=mean - 0.1, high=mean + 0.1, n=2)
-        self.log.evaluation(Evaluation(step=step, score=score))
+        self.log.evaluation(Evaluation(step=step, score=score, **fields))
 
     def finish(self):
         self.log.finished(Report(run_id="run", directory=str(self.directory), wall_s=9.0))
@@ -217,6 +217,23 @@ def conversation(claim, say):
         claim, "writer", history, say, reasoning="I think so.", parent_id=writer.id
     )
     return [planner, *planned, tool, writer, *written]
+
+
+async def tuned_run(directory):
+    """A run of prompt phases alone: every evaluation is at step 0, as are the candidates' rollouts."""
+    world = await World(directory).open()
+    world.begin_log(steps=0)
+    for version, (phase, value) in enumerate([(None, 0.0), (0, 0.5), (1, 1.0)], start=1):
+        mean = 1.5 * value  # with the reward of the writer alone
+        world.evaluation(0, mean, phase=phase, resources_version=10 * version)
+        for number, reward in ((10 * version, value), (10 * version + 1, 0.25)):
+            for name in ("one", "two"):
+                task = Task(id=name, input="x")
+                await world.rollout(
+                    reward, mode="val", resources_version=number, task=task, group_id=f"val-{name}"
+                )
+    world.finish()
+    await world.close()
 
 
 async def finished_run(directory):

@@ -77,6 +77,17 @@ def test_a_report_is_drawn_with_channels_and_scores(tmp_path):
     assert drawn._repr_svg_() == drawn.svg
 
 
+def test_scores_of_one_step_are_drawn_apart():
+    found = [EVALUATION, msgspec.structs.replace(EVALUATION, phase=1)]
+    report = OwnReport(run_id="r", directory="d", steps=[], evaluations=found)
+    bars = ET.fromstring(report.plot().svg).findall(f"{SVG}path/{SVG}title/..")
+    assert [bar.find(f"{SVG}title").text.partition(":")[0] for bar in bars] == [
+        "step 2",
+        "step 2, phase 1",
+    ]
+    assert len({bar.get("d") for bar in bars}) == 2
+
+
 def test_a_report_cannot_be_drawn_without_a_display(monkeypatch):
     monkeypatch.setenv("AGL_DISABLE_PLUGINS", "progress")
     with pytest.raises(agl.ConfigError, match="No display"):

@@ -191,6 +191,17 @@ def test_a_line_is_shown_once_it_is_whole(log):
     assert "reward" in shown(display, terminal())
 
 
+def test_evaluations_of_one_step_are_shown_and_repeated_ones_once(log):
+    display = LiveProgress(terminal())
+    after = msgspec.structs.replace(EVALUATION, phase=0)
+    for evaluation in (EVALUATION, EVALUATION, after):
+        log.write("evaluation", report=evaluation)
+    LogFollower(log.path.parent, display).read()
+    text = shown(display, terminal())
+    assert text.count("eval at step 2") == 1
+    assert text.count("eval at phase 0") == 1
+
+
 def test_the_panel_of_a_resumed_run_shows_each_step_once(log):
     display = LiveProgress(terminal())
     display.under_way = "3 running, 1 queued"

@@ -1,7 +1,7 @@
 import sqlite3
 
 import pytest
-from agl_reading import Cursor, IndexedReading, RowFilter
+from agl_reading import Cursor, IndexedReading, RowFilter, RowQuery
 from agl_testing import _store_samples as sample
 from agl_testing.reading_contract import ReadingContract
 
@@ -55,12 +55,12 @@ def rewarded(claim, value, channel="main"):
 
 
 async def statuses(index):
-    return [row.status for row in await index.rows(RowFilter(), descending=False)]
+    return [row.status for row in await index.rows(RowQuery(descending=False))]
 
 
 async def test_it_follows_a_run(store, index):
     assert not await index.refresh()
-    assert await index.rows(RowFilter()) == []
+    assert await index.rows(RowQuery()) == []
     claim = await sample.begin(store)
     await index.refresh()
     assert await statuses(index) == [RolloutStatus.RUNNING]
@@ -71,7 +71,7 @@ async def test_it_follows_a_run(store, index):
     await sample.begin(store)
     await index.refresh()
     assert await statuses(index) == [RolloutStatus.SUCCEEDED, RolloutStatus.RUNNING]
-    assert [row.reward for row in await index.rows(RowFilter())] == [None, 1.5]
+    assert [row.reward for row in await index.rows(RowQuery())] == [None, 1.5]
     assert index.progress.rows == 2
     assert index.progress.changes > changes
 
@@ -83,7 +83,7 @@ async def test_a_large_store_is_taken_in_pieces_newest_first(store, index):
     while index.progress.rows < 60:
         await index.refresh(most=20)
     await index.refresh(most=20)
-    rows = await index.rows(RowFilter(), limit=100)
+    rows = await index.rows(RowQuery(limit=100))
     counted = [row.counted for row in rows]
     assert counted[0]
     assert counted == sorted(counted, reverse=True)
@@ -102,7 +102,7 @@ async def test_two_processes_count_each_rollout_once(store, index, tmp_path):
     await refreshed(other)
     (total,) = await other.sums(["channel"])
     assert total.n == 3
-    assert await other.rows(RowFilter()) == await index.rows(RowFilter())
+    assert await other.rows(RowQuery()) == await index.rows(RowQuery())
     await other.close()
 
 
@@ -114,7 +114,7 @@ async def test_the_index_of_another_store_is_built_anew(store, tmp_path):
         index = IndexedReading(fresh, tmp_path / "index.db")
         await index.open()
         await refreshed(index)
-        assert [row.id for row in await index.rows(RowFilter())] == [claim.rollout.id], round_
+        assert [row.id for row in await index.rows(RowQuery())] == [claim.rollout.id], round_
         await index.close()
         await fresh.close()
 
@@ -124,7 +124,7 @@ async def test_a_damaged_index_is_built_anew(store, tmp_path):
     path.write_bytes(b"no database" * 1000)
     index = IndexedReading(store, path)
     await index.open()
-    assert await index.rows(RowFilter()) == []
+    assert await index.rows(RowQuery()) == []
     await index.close()
     assert path.stat().st_mode & 0o077 == 0
 
@@ -137,7 +137,7 @@ async def test_an_index_of_another_version_is_built_anew(store, tmp_path):
     sql.close()
     index = IndexedReading(store, path)
     await index.open()
-    assert await index.rows(RowFilter()) == []
+    assert await index.rows(RowQuery()) == []
     await index.close()
 
 
@@ -173,7 +173,7 @@ async def test_pages_never_sort_a_whole_store(store, index):
     connection.set_trace_callback(seen.append)
     for sort in ("time", "step", "reward", "seconds", "tokens"):
         for wanted in (RowFilter(), RowFilter(statuses=(RolloutStatus.SUCCEEDED,), run_id="run")):
-            await index.rows(wanted, sort=sort, after=Cursor(key=1.0, id="ro"))
+            await index.rows(RowQuery(wanted=wanted, sort=sort, after=Cursor(key=1.0, id="ro")))
     connection.set_trace_callback(None)
     assert len(seen) == 10
     for statement in seen:

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 
-from agl_reading import IndexedReading, RowFilter, ScanReading, holds, indexed, phrases
+from agl_reading import IndexedReading, RowFilter, RowQuery, ScanReading, holds, indexed, phrases
 from agl_testing import _store_samples as sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,7 +74,9 @@ async def searched(texts, asked, path):
     found = []
     for each in asked:
         wanted = RowFilter(text=each)
-        rows = [await reading.rows(wanted) for reading in (ScanReading(store), index)]
+        rows = [
+            await reading.rows(RowQuery(wanted=wanted)) for reading in (ScanReading(store), index)
+        ]
         found.append(tuple([row.step for row in reversed(own)] for own in rows))
     await index.close()
     await store.close()
@@ -91,7 +93,7 @@ async def test_an_index_of_the_older_form_is_built_anew(tmp_path):
         await index.open()
         while await index.refresh():
             pass
-        assert len(await index.rows(RowFilter(text="格太"))) == 1
+        assert len(await index.rows(RowQuery(wanted=RowFilter(text="格太")))) == 1
         await index.close()
         if not opened:
             make_old(tmp_path / "index.db")

@@ -148,19 +148,34 @@ def test_a_configuration_is_flat_text():
     }
 
 
+def evaluation_of(step, phase=None):
+    score = Estimate(mean=0.5, low=0.25, high=0.75, n=8)
+    return Evaluation(step=step, phase=phase, score=score, wall_s=1.0)
+
+
 def run_in(directory, resumed_at=None):
     return TrackedRun(name="run", directory=directory, config={}, resumed_at=resumed_at)
 
 
 def test_what_was_sent_is_not_sent_again(tmp_path, caplog):
     first = SentLog.create(run_in(tmp_path), "mine", "abc")
-    assert first.takes_evaluation(0)
+    assert first.takes_evaluation(evaluation_of(0))
     assert all(first.takes_step(step) for step in (1, 2, 3))
     resumed = SentLog.open(run_in(tmp_path, 2), "mine")
     assert resumed.run == "abc"
     assert [resumed.takes_step(step) for step in (3, 4)] == [False, True]
-    assert [resumed.takes_evaluation(step) for step in (0, 4)] == [False, True]
+    assert [resumed.takes_evaluation(evaluation_of(step)) for step in (0, 4)] == [False, True]
     assert "sent steps up to 3" in caplog.text
+
+
+def test_each_phase_of_prompts_has_an_evaluation(tmp_path):
+    first = SentLog.create(run_in(tmp_path), "mine", "abc")
+    order = [(0, None), (0, 0), (0, 1), (4, None), (4, 3)]
+    assert all(first.takes_evaluation(evaluation_of(*each)) for each in order)
+    resumed = SentLog.open(run_in(tmp_path, 4), "mine")
+    again = [(4, None), (4, 3), (4, 4), (9, None)]
+    taken = [resumed.takes_evaluation(evaluation_of(*each)) for each in again]
+    assert taken == [False, False, True, True]
 
 
 def test_nothing_is_said_where_nothing_is_repeated(tmp_path, caplog):

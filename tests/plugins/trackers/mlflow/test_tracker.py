@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 
 from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun
-from agl_core.types import Report, StepReport
+from agl_core.types import PromptReport, Report, StepReport
 
 
 @pytest.fixture(autouse=True)
@@ -151,3 +151,14 @@ def test_names_become_ones_that_mlflow_takes() -> None:
     assert mlflow_name("rows/..") == "rows/_2e__2e_"
     assert mlflow_name("rows/") == "rows/_"
     assert len(mlflow_name("rows/" + "x" * 999)) == 250
+
+
+def test_a_prompt_that_is_too_long_for_a_tag_is_whole_in_a_file(run: TrackedRun) -> None:
+    text = "é" * 9000
+    tracker = started(run)
+    prompts = {"writer": PromptReport(text=text)}
+    tracker.finish(Report(run_id="run", directory=str(run.directory), prompts=prompts, wall_s=1.0))
+    client, last, _ = last_run(run)
+    assert last.data.tags["final/prompt/writer"] == text[:5000]
+    file = client.download_artifacts(last.info.run_id, "final/prompt/writer.txt")
+    assert Path(file).read_text(encoding="utf-8") == text

@@ -1,0 +1,45 @@
+"""A log file of a training, one line per event, which can be followed while it grows."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from agl_core.files import make_private_directory
+from agl_core.types import Evaluation, Report, StepReport
+
+NAME: Final = "training.log"
+
+
+class TrainingLog:
+    """An observer that appends what happens to ``training.log`` in the run's directory."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        """Choose the file; None: in the run's directory."""
+        self.file = file
+
+    def started(self, config: Any) -> None:
+        self.file = self.file or Path(config.directory) / config.name / NAME
+        self._write(f"run {config.name} started: {config.train.steps} steps")
+
+    def step(self, report: StepReport) -> None:
+        reward = "none" if report.reward is None else f"{report.reward:.4f}"
+        numbers = [f"{name}={value:.6g}" for name, value in sorted(report.metrics.items())]
+        self._write(
+            f"step {report.step}/{report.steps} reward={reward} calls={report.calls} "
+            f"tokens={report.tokens} {' '.join(numbers)}".rstrip()
+        )
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self._write(str(evaluation))
+
+    def finished(self, report: Report) -> None:
+        self._write(f"run {report.run_id} finished: weights {report.best or 'none'}")
+
+    def _write(self, text: str) -> None:
+        assert self.file is not None
+        make_private_directory(self.file.parent)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with self.file.open("a", encoding="utf-8") as log:
+            log.write(f"{stamp} {text}\n")
