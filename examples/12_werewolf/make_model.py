@@ -1,6 +1,6 @@
 """Make this example's model: ``python make_model.py --out model``.
 
-Qwen2's architecture with some 650,000 weights. It learns the forms of the answers from games of
+Qwen2's architecture with some 700,000 weights. It learns the forms of the answers from games of
 scripted players, whose wolves hardly know what is good for them. Works offline, in some minutes.
 """
 
