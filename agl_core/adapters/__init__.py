@@ -13,6 +13,7 @@ cause                           meaning
 ``calls_unsent``                requests that failed before the gateway recorded them
 ``calls_inexact``               capture errors of untrained agents, whose calls need no tokens
 ``calls_untrainable``           selected agents' calls under ``trainable=False`` or a frozen policy
+``calls_of_opponents``          selected agents' calls that a policy with a share answered
 ``calls_constrained``           calls sampled under a constraint their policy does not train on
 ``calls_without_agent``         calls without agent name and without tokens
 ``rewards_untrained``           rewards for an agent, run or call that is not trained

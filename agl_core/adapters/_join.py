@@ -84,6 +84,7 @@ class _Join:
         self._record = record
         self._agents = agents
         self._policies = policies
+        self._opponents = {policy.name for policy in policies if policy.share is not None}
         self._training = record.rollout.mode == "train"
         self._succeeded = record.attempt.status is AttemptStatus.SUCCEEDED
         self._losses = Losses()
@@ -110,8 +111,9 @@ class _Join:
                 and self._training
                 and self._agents.matches(self._known_as(joined.agent))
             ):
+                cause = "of_opponents" if joined.call.policy in self._opponents else "untrainable"
                 constrained = self._refuses_constraint(joined.call)
-                self._losses.add("calls_constrained" if constrained else "calls_untrainable")
+                self._losses.add(f"calls_{'constrained' if constrained else cause}")
         ordered = _numbered(sorted(calls, key=self._order))
         sampled = {call.agent for call in calls if call.trained}
         return JoinedAttempt(

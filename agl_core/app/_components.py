@@ -30,7 +30,7 @@ from agl_core.app.parts import (
     remote_gateway,
     with_weights,
 )
-from agl_core.config import RunConfig
+from agl_core.config import EngineConfig, RunConfig
 from agl_core.config.loader import save_config
 from agl_core.config.policies import algorithm_phases, resolve_policies, trained_agents
 from agl_core.errors import ConfigError, LeadHeldError, StoreError, TrainingError
@@ -40,6 +40,7 @@ from agl_core.interfaces import (
     AdaptedAttempt,
     Adapter,
     AttemptRecord,
+    Backend,
     Diagnose,
     Engine,
     Gateway,
@@ -144,12 +145,11 @@ async def open_components(
             lossy.append(plan.tracking.losses)
         stack.push_async_callback(engine.stop)
         show_stage(observers, "loading weights")
-        await engine.start(policies)
-        policies = [_described(policy, engine) for policy in policies]
+        started = await _start(stack, plan, engine, policies)
         show_stage(observers, "starting the gateway")
         gateway = await _gateway(stack, plan, store, engine)
-        for policy in policies:
-            await gateway.route(policy, engine.backend(policy.name))
+        for policy, backend in started:
+            await gateway.route(policy, backend)
             if policy.trainable and probe:
                 await gateway.probe(policy.name)
         source = RolloutSource(store, config)
@@ -169,7 +169,7 @@ async def open_components(
             events=Events(
                 plan.plugins.observe, observers, take_losses=_Counted(gateway, lossy).take
             ),
-            policies=policies,
+            policies=[policy for policy, _ in started],
             phases=phases,
             lead=lead,
         )
@@ -210,6 +210,25 @@ async def _engine(
     return engine
 
 
+async def _start(
+    stack: AsyncExitStack, plan: Blueprint, engine: Engine, policies: Sequence[Policy]
+) -> list[tuple[Policy, Backend]]:
+    """Start the engine and the endpoints of policies with ``base_url``; return all backends."""
+    await engine.start([policy for policy in policies if not policy.base_url])
+    started: list[tuple[Policy, Backend]] = []
+    for policy in policies:
+        serving = engine
+        if policy.base_url:
+            key = plan.config.policies[policy.name].api_key_env
+            options = {"name": "http", "base_url": policy.base_url, "api_key_env": key}
+            config = plan.config.model_copy(update={"engine": EngineConfig(**options)})
+            serving = make_engine(config, plan.plugins, None)
+            stack.push_async_callback(serving.stop)
+            await serving.start([policy])
+        started.append((_described(policy, serving), serving.backend(policy.name)))
+    return started
+
+
 def _policies(plan: Blueprint, *, training: bool) -> list[Policy]:
     """Return the policies of the configuration, with exported weights if the plan has some.
 
@@ -220,19 +239,16 @@ def _policies(plan: Blueprint, *, training: bool) -> list[Policy]:
     exported = plan.exported
     if exported is None:
         return policies
-    found = {each.name for each in policies if (exported / each.name).is_dir()}
+    paths = {each.name: exported / each.name for each in policies}
+    found = {name: str(path) for name, path in paths.items() if path.is_dir()}
     if not found:
         raise ConfigError(
             f"{exported} is neither a checkpoint nor an export with weights of the policies "
             f"{[policy.name for policy in policies]}: name a directory such as report.best, or what "
             f"report.export returned"
         )
-    return [
-        msgspec.structs.replace(each, model=str(exported / each.name))
-        if each.name in found
-        else each
-        for each in policies
-    ]
+    replace_model = msgspec.structs.replace
+    return [replace_model(each, model=found.get(each.name, each.model)) for each in policies]
 
 
 def _adapter(plan: Blueprint, policies: Sequence[Policy], *, training: bool) -> Adapter:
@@ -337,11 +353,9 @@ async def _gateway(
         use = GatewayUse(deterministic=engine.trains, backend_host=section.backend_host)
         gateway = remote_gateway(section.url, plan.plugins, use)
     else:
+        trains, key = engine.trains, given_key()
         options = GatewayOptions(
-            host=section.host,
-            port=section.port,
-            deterministic=engine.trains,
-            operator_key=given_key(),
+            host=section.host, port=section.port, deterministic=trains, operator_key=key
         )
         gateway = gateway_server(store, options, plan.plugins)
     stack.push_async_callback(gateway.stop)

@@ -206,7 +206,7 @@ def with_weights(policies: Sequence[Policy], plugins: PluginManager) -> list[Pol
     found: dict[str, str] = {}
     for policy in policies:
         name = policy.model
-        if name in models and not Path(name).is_dir() and name not in found:
+        if name in models and not policy.base_url and not Path(name).is_dir() and name not in found:
             found[name] = str(models.create(name, _say))
     return [
         msgspec.structs.replace(policy, model=found.get(policy.model, policy.model))
@@ -236,6 +236,7 @@ def make_algorithm(
         epochs=section.epochs,
         minibatches=section.minibatches,
         kl_weight=section.kl_weight,
+        token_numbers=config.train.keep_tokens > 0,
     )
     return algorithm, setup
 
@@ -257,7 +258,7 @@ def make_engine(
     if isinstance(options, EngineOptions):
         named = plugins.registry("models")
         for policy in policies:
-            if policy.model not in named:
+            if policy.model not in named and not policy.base_url:
                 options.check_model(policy.model)
     engine: Engine = registry.create(name, options, setup)
     return engine

@@ -95,8 +95,9 @@ class TrackerConfig(_PluginOptions):
 class PolicyConfig(_Config):
     """A named set of weights, and the agents that it serves."""
 
-    agents: list[str]
-    """Exact names or globs; the first policy that matches an agent serves it."""
+    agents: list[str] = Field(default_factory=lambda: ["*"])
+    """Exact names or globs; the first policy that matches an agent serves it. Required without
+    `share`."""
     model: str | None = None
     """Directory or hub name of the weights, or model name at an endpoint; `model` when None."""
     trainable: bool = False
@@ -105,6 +106,25 @@ class PolicyConfig(_Config):
     """Train on answers that were sampled under a constraint (``response_format``, a forced
     ``tool_choice``, ``guided_json``, ``min_tokens`` and the like), although their log-probabilities
     are not those of the model's own distribution; False leaves such calls out."""
+    base_url: str | None = Field(default=None, pattern="^https?://")
+    """Address of an OpenAI-compatible endpoint, ending in ``/v1``, that serves the policy instead of
+    the engine. Its calls are never trained."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable that holds the key of `base_url`; may be unset for open endpoints."""
+    share: float | None = Field(default=None, ge=0, le=1)
+    """Probability that the policy plays an agent in a training attempt, drawn for each attempt and
+    agent from the run's seed; the first trainable policy that matches the agent plays the rest, and
+    all evaluations. Its calls are never trained."""
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> PolicyConfig:
+        if self.trainable and (self.base_url is not None or self.share is not None):
+            raise ValueError("a policy with base_url or share is never trained: trainable = false")
+        if self.base_url is None and "api_key_env" in self.model_fields_set:
+            raise ValueError("api_key_env has no effect without base_url")
+        if self.share is None and "agents" not in self.model_fields_set:
+            raise ValueError("agents is missing: name the agents that the policy serves")
+        return self
 
 
 class EngineOptions(_Config):
@@ -164,6 +184,9 @@ class TrainConfig(_Config):
     """Steps between checkpoints; evaluated steps and the last one always get one."""
     keep_checkpoints: PositiveInt = 2
     """Newest checkpoints to keep; the best evaluated one always stays."""
+    keep_tokens: NonNegativeInt = 10
+    """Newest steps whose tokens are kept in ``tokens`` of the run directory, with their advantages
+    and the numbers of the engine, for the dashboard; 0: none."""
     resume: bool = False
     """Continue from the newest checkpoint of the run directory."""
 

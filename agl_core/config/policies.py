@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from agl_core.config._models import AlgorithmConfig, PhaseConfig, RunConfig
@@ -90,6 +91,8 @@ def resolve_policies(config: RunConfig, *, training: bool) -> list[Policy]:
             raise ConfigError(
                 f"Policy {policy.name!r} has no model: set policies.{policy.name}.model, or model"
             )
+    if trains(config):
+        _check_shares(policies)
     if training and trains(config):
         _check_trainable(config, policies)
     return policies
@@ -111,8 +114,9 @@ def capture_settings(config: RunConfig) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if agents:
         settings["agents"] = agents
+        served = [policy for policy in policies if policy.share is None]
         settings["policies"] = [
-            [pattern, policy.trainable] for policy in policies for pattern in policy.agents
+            [pattern, policy.trainable] for policy in served for pattern in policy.agents
         ]
     if config.capture.elsewhere == "refuse":
         settings["elsewhere"] = "refuse"
@@ -121,18 +125,22 @@ def capture_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def _policies(config: RunConfig) -> list[Policy]:
-    if not config.policies:
-        return _default(config)
-    return [
+    named = [
         Policy(
             name=name,
             agents=tuple(section.agents),
             trainable=section.trainable and trains(config),
             train_constrained=section.train_constrained,
-            model=section.model or config.model or "",
+            model=section.model or ("" if section.base_url else config.model) or "",
+            base_url=section.base_url or "",
+            share=section.share,
         )
         for name, section in config.policies.items()
     ]
+    if any(policy.share is None for policy in named):
+        return named
+    default = [policy for policy in _default(config) if policy.name not in config.policies]
+    return default + named
 
 
 def _default(config: RunConfig) -> list[Policy]:
@@ -157,6 +165,25 @@ def _check_trainable(config: RunConfig, policies: list[Policy]) -> None:
             )
 
 
+def _check_shares(policies: list[Policy]) -> None:
+    """Check the shares for every agent that the patterns of all policies together can describe."""
+    patterns = {pattern for policy in policies for pattern in policy.agents}
+    idle = {policy.name for policy in policies if policy.share is not None}
+    for agent in sorted(patterns | {one.replace("*", two) for one in patterns for two in patterns}):
+        shares = {each.name: each.share or 0.0 for each in policies if each.plays(agent)}
+        if math.fsum(shares.values()) > 1:
+            raise ConfigError(
+                f"The shares of agent {agent!r} are above 1 in sum: {shares}. Lower one of them"
+            )
+        if next((each.trainable for each in policies if each.serves(agent)), False):
+            idle -= shares.keys()
+    for name in sorted(idle):
+        raise ConfigError(
+            f"Policy {name!r} has a share of agents that no trainable policy serves: name agents "
+            f"of a trainable policy in policies.{name}.agents"
+        )
+
+
 def _serving(entry: str, policies: list[Policy]) -> Policy | None:
     """Return the policy that the gateway chooses for an entry of ``agents``.
 
@@ -165,6 +192,6 @@ def _serving(entry: str, policies: list[Policy]) -> Policy | None:
     """
     if any(mark in entry for mark in "*?["):
         for policy in policies:
-            if entry in policy.agents or "*" in policy.agents:
+            if policy.share is None and (entry in policy.agents or "*" in policy.agents):
                 return policy
     return next((policy for policy in policies if policy.serves(entry)), None)

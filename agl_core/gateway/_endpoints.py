@@ -242,7 +242,7 @@ class Endpoints:
             raise Problem(504, "deadline_exceeded", message)
         attempt.check_alias(identity)
         request = chat.ChatRequest(body)
-        return request, self.router.find(identity.known_as, request.model)
+        return request, self.router.find(identity, request.model, attempt.rollout)
 
     def _refused(self, identity: Identity, attempt: OpenAttempt, problem: Problem) -> None:
         """Record a refused request, so that the client's span of the call has a record to join."""
@@ -310,7 +310,8 @@ class ReceivedRequest:
         )
 
     def backend(self, identity: Identity, model: str) -> tuple[Backend, str]:
-        route = self.endpoints.router.find(identity.known_as, model)
+        rollout = self.endpoints.attempts.admit(identity).rollout
+        route = self.endpoints.router.find(identity, model, rollout)
         return route.backend, route.upstream_model
 
     def policy(self, identity: Identity, model: str) -> Policy:

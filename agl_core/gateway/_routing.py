@@ -17,7 +17,7 @@ from agl_core.errors import ConfigError, PluginError
 from agl_core.interfaces import Backend, Identity, Problem
 from agl_core.serving import AttemptKeys
 from agl_core.text import decoded, url_unquoted
-from agl_core.types import LogprobsMode, Policy
+from agl_core.types import LogprobsMode, Policy, Rollout, opponent
 
 _PATH: Final = re.compile(
     rb"^(?:/r/(?P<rollout>[^/]+)/a/(?P<attempt>[^/]+)(?:/agent/(?P<agent>[^/]+))?)?/v1(?P<rest>/.*)$"
@@ -214,8 +214,11 @@ class Router:
     def policies(self) -> Mapping[str, Route]:
         return self._routes
 
-    def find(self, agent: str, model: str) -> Route:
+    def find(self, identity: Identity, model: str, rollout: Rollout) -> Route:
         """Return the route for a request: by its agent, else by its model, else by ``*``.
+
+        In a training attempt, an agent of a trainable policy may be played by a policy with a
+        share; see `agl_core.types.opponent`.
 
         Raises:
             Problem: 404 if no policy serves it; 503 if the gateway has no policy.
@@ -225,11 +228,15 @@ class Router:
                 "The gateway serves no policy: no trainer has started, or the last one has ended"
             )
             raise Problem(503, "no_policy", message, retry=True)
-        routes = self._routes.values()
+        agent, routes = identity.known_as, self._routes.values()
         named = (r for r in routes if agent and r.policy.serves(agent))
         asked = (r for r in routes if model in (r.policy.name, r.policy.model) and model)
         rest = (r for r in routes if not agent and r.policy.serves(agent))
         for route in chain(named, asked, rest):
+            if route.policy.trainable and rollout.mode == "train":
+                found = (each.policy for each in routes)
+                drawn = opponent(found, rollout.seed, agent=identity.agent, known_as=agent)
+                return self._routes[drawn.name] if drawn is not None else route
             return route
         message = (
             f"No policy serves agent {agent!r} or model {model!r}: add the agent to the agents of "

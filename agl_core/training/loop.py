@@ -183,7 +183,8 @@ class TrainingLoop:
     async def _fingerprints(self) -> dict[str, str]:
         """Return the digests of the weights by policy; none if the run does not train."""
         trains, engine = bool(self._components.phases), self._components.engine
-        return {name: await engine.fingerprint(name) for name in self._policies if trains}
+        own = [name for name, policy in self._policies.items() if trains and not policy.base_url]
+        return {name: await engine.fingerprint(name) for name in own}
 
     async def _after_step(self, progress: RunState, *, last: bool, ahead: int) -> None:
         """Write a checkpoint and evaluate at the configured steps and after a phase's last one."""

@@ -31,6 +31,7 @@ from agl_core.types.rollout import RolloutQuery as RolloutQuery
 from agl_core.types.rollout import RolloutStatus as RolloutStatus
 from agl_core.types.rollout import agent_matches as agent_matches
 from agl_core.types.rollout import any_matches as any_matches
+from agl_core.types.rollout import opponent as opponent
 from agl_core.types.rollout import says_overflow as says_overflow
 from agl_core.types.run import Estimate as Estimate
 from agl_core.types.run import Evaluation as Evaluation
@@ -40,6 +41,7 @@ from agl_core.types.run import PromptReport as PromptReport
 from agl_core.types.run import Report as Report
 from agl_core.types.run import Severity as Severity
 from agl_core.types.run import StepReport as StepReport
+from agl_core.types.run import TokenNumbers as TokenNumbers
 from agl_core.types.run import Update as Update
 from agl_core.types.span import ATTEMPT as ATTEMPT
 from agl_core.types.span import ID_LIMIT as ID_LIMIT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from agl_core.clocks import monotonic, wall
 from agl_core.errors import ConfigError, ContextOverflowError
+from agl_core.text import exact_bytes
 from agl_core.thinking import DEFAULT_TAGS
 from agl_core.types.span import ModelCall
 from agl_core.types.task import Task
@@ -92,10 +94,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """False if the model's chat template is known to leave out the tools of a request."""
     train_constrained: bool = False
     """Train on answers that were sampled under a constraint; see `Sampling.constraints`."""
+    base_url: str = ""
+    """Address of the endpoint that serves the policy; empty if the run's engine serves it."""
+    share: float | None = None
+    """Probability that the policy plays an agent of a training attempt; see `opponent`."""
 
     def serves(self, agent: str) -> bool:
-        """Return whether a name or glob of the policy matches; an earlier policy has precedence."""
-        return any_matches(self.agents, agent)
+        """Return whether a name or glob of the policy matches; an earlier policy has precedence.
+
+        False for a policy with a `share`, which is drawn; see `opponent`.
+        """
+        return self.share is None and any_matches(self.agents, agent)
+
+    def plays(self, agent: str) -> bool:
+        """Return whether the policy has a `share` of the agent's training attempts."""
+        return self.share is not None and any_matches(self.agents, agent)
 
 
 def agent_matches(pattern: str, agent: str) -> bool:
@@ -106,6 +119,29 @@ def agent_matches(pattern: str, agent: str) -> bool:
 def any_matches(patterns: Iterable[str], agent: str) -> bool:
     """Return whether one of the names or globs matches the agent; see `agent_matches`."""
     return any(agent_matches(pattern, agent) for pattern in patterns)
+
+
+def opponent(policies: Iterable[Policy], seed: int, *, agent: str, known_as: str) -> Policy | None:
+    """Return the policy with a `share` that plays an agent instead of its trainable policy, or None.
+
+    The draw depends only on the rollout's seed and the agent's name. So it is the same for all
+    calls of the agent, in every process and in every attempt of the rollout.
+
+    Args:
+        policies: All policies in config order.
+        seed: Seed of the rollout.
+        agent: Name of the agent; reserved names and no name are not drawn.
+        known_as: Its alias, or else its name; names and globs of policies are matched with it.
+    """
+    if not agent or agent.startswith(RESERVED_PREFIX):
+        return None
+    digest = hashlib.sha256(exact_bytes(f"{seed}\0{agent}\0opponent")).digest()
+    drawn, total = int.from_bytes(digest[:8], "big") / 2**64, 0.0
+    for policy in policies:
+        total += (policy.share or 0.0) if policy.plays(known_as) else 0.0
+        if drawn < total:
+            return policy
+    return None
 
 
 Mode = Literal["train", "val", "test"]

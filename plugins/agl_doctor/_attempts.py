@@ -16,7 +16,7 @@ from agl_doctor._tools import UNSHOWN
 
 _SLOW: Final = 0.5
 """Share of the deadline above which an attempt is slow: training runs more attempts in parallel."""
-_HARMLESS: Final = frozenset({"calls_untrainable", "superseded_tries"})
+_HARMLESS: Final = frozenset({"calls_of_opponents", "calls_untrainable", "superseded_tries"})
 """Losses that the program asked for, or that a retry replaced."""
 _SAMPLING: Final = "sampling_"
 _RETRIED: Final = "attempts_retried_"

@@ -79,7 +79,8 @@ async def diagnose(app: App, *, tasks: int = 2, samples: int | None = None) -> D
 
 
 async def _findings(trial: Trial, evidence: Evidence) -> list[Finding]:
-    backends = {policy.name: trial.backend(policy.name) for policy in trial.policies}
+    local = [policy.name for policy in trial.policies if not policy.base_url]
+    backends = {name: trial.backend(name) for name in local}
     return [
         await decode(evidence, backends),
         fresh(evidence),

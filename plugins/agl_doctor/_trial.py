@@ -54,7 +54,7 @@ class Trial:
         self.adapter: Adapter = components.adapter
 
     def backend(self, policy: str) -> Backend:
-        """Return the backend of a policy."""
+        """Return the backend of a policy that the run's engine serves."""
         return self._components.engine.backend(policy)
 
     async def probe(self, policy: str) -> Capabilities:

@@ -150,6 +150,7 @@ async def _run(target: Path, device: str, plugins: PluginManager) -> Opened:
     policies = [
         msgspec.structs.replace(each, model=trained.get(each.name, each.model))
         for each in resolve_policies(config, training=False)
+        if each.share is None and not each.base_url
     ]
     async with _started(_local(device) if trained else config, policies, plugins) as engine:
         routes = [Route(policy, engine.backend(policy.name)) for policy in policies]

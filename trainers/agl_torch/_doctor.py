@@ -29,8 +29,9 @@ def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Findi
     options: Any = check_options(config.engine, registry.options_model(_ENGINE), where="engine")
     device = device_of(options.device)
     phases = algorithm_phases(config).values()
+    policies = [each for each in resolve_policies(config, training=True) if not each.base_url]
     parts = policy_needs(
-        with_weights(resolve_policies(config, training=True), plugins),
+        with_weights(policies, plugins),
         options,
         trains=bool(phases),
         dtype=dtype_of(options.dtype, device),

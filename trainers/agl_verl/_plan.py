@@ -59,7 +59,8 @@ def plan_of(config: RunConfig, *, device: str) -> Plan:
 
     registry = plugins.registry("engines")
     options: Any = check_options(config.engine, registry.options_model(_ENGINE), where="engine")
-    policies = with_weights(resolve_policies(config, training=True), plugins)
+    policies = [each for each in resolve_policies(config, training=True) if not each.base_url]
+    policies = with_weights(policies, plugins)
     trained = next(policy for policy in policies if policy.trainable)
     setups = [make_algorithm(phase, plugins)[1] for phase in phases]
     losses = [setup.loss_factory() for setup in setups]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from agl_reading import Sum, SumKind
 
-from agl_dashboard._panel import Page, View
+from agl_core.errors import ConfigError
+from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._rows import rows_file, rows_kind
 from agl_dashboard._steps import shown_step
 from agl_dashboard.panels._overview import interval
 
@@ -35,6 +38,15 @@ class AgentSums:
 
     name: str
     sums: Mapping[SumKind, Sum]
+    prices: tuple[float, float] | None = None
+    """Prices of a million prompt tokens and of a million sampled tokens."""
+
+    @property
+    def cost(self) -> float | None:
+        if self.prices is None:
+            return None
+        tokens = self.total("prompt_tokens"), self.total("sampled_tokens")
+        return sum(n * price for n, price in zip(tokens, self.prices, strict=True)) / 1e6
 
     def total(self, kind: SumKind) -> float:
         found = self.sums.get(kind)
@@ -98,13 +110,13 @@ class Graph:
 
 
 class AgentsPanel:
-    """Calls, tokens, time, cut answers and rewards of each agent; the graph of control."""
+    """Calls, tokens, cost, time, cut answers and rewards of each agent; the graph of control."""
 
     title = "Agents"
     order = 40
     scope: Literal["all", "run"] = "run"
 
-    async def page(self, view: View) -> Page:
+    async def page(self, view: View) -> Page | PlainAnswer:
         mode = view.query.get("mode", "")
         first, last = interval(view.query.get("steps", ""))
         sums = [
@@ -114,13 +126,20 @@ class AgentsPanel:
             and (first is None or shown_step(each.mode, each.step) >= first)
             and (last is None or shown_step(each.mode, each.step) <= last)
         ]
-        agents = _agents(sums)
+        agents = [replace(each, prices=_prices(view, each.name)) for each in _agents(sums)]
+        kind = rows_kind(view.rest, "agents")
+        if kind is not None:
+            return rows_file("agents", kind, map(_plain, agents))
+        costs = [each.cost for each in agents if each.cost is not None]
         body = view.template(
             "agents.html",
             view=view,
             mode=mode,
             steps=view.query.get("steps", ""),
             agents=agents,
+            priced=view.query.get("prices") == "1",
+            cost=sum(costs) if costs else None,
+            unpriced=sum(each.cost is None and each.total("calls") > 0 for each in agents),
             graph=_graph(_edges(sums)),
             progress=view.run.reading.progress,
         )
@@ -129,6 +148,28 @@ class AgentsPanel:
 
 def make_panel() -> AgentsPanel:
     return AgentsPanel()
+
+
+def _prices(view: View, agent: str) -> tuple[float, float] | None:
+    """Return the prices of an agent in the page's address; one that is missing is 0."""
+    given = [view.query.get(f"{kind}:{agent}", "").strip() for kind in ("in", "out")]
+    if not any(given):
+        return None
+    prompt, sampled = [_price(each, agent) for each in given]
+    return prompt, sampled
+
+
+def _price(text: str, agent: str) -> float:
+    try:
+        price = float(text or 0)
+    except ValueError:
+        price = math.nan
+    if not (math.isfinite(price) and price >= 0):
+        raise ConfigError(
+            f"The price {text!r} of agent {agent!r} is not a number of at least 0: give the price of "
+            f"a million tokens, such as 0.15"
+        )
+    return price
 
 
 def _agents(sums: Sequence[Sum]) -> list[AgentSums]:
@@ -141,6 +182,24 @@ def _agents(sums: Sequence[Sum]) -> list[AgentSums]:
         own[each.kind] = each if known is None else _added(known, each)
     agents = [AgentSums(name=name, sums=own) for name, own in found.items()]
     return sorted(agents, key=lambda each: (-each.total("calls"), each.name))
+
+
+def _plain(agent: AgentSums) -> dict[str, Any]:
+    names: tuple[SumKind, ...] = (
+        "calls",
+        "prompt_tokens",
+        "sampled_tokens",
+        "cut",
+        "errors",
+        "tools",
+    )
+    return {
+        "agent": agent.name,
+        **{name: int(agent.total(name)) for name in names},
+        "cost": agent.cost,
+        "call_seconds": agent.seconds,
+        "reward": agent.reward,
+    }
 
 
 def _added(one: Sum, other: Sum) -> Sum:

@@ -106,11 +106,11 @@ def test_an_unknown_key_names_the_nearest(data, hint):
 
 
 def test_every_wrong_key_is_told_at_once_with_its_value():
-    told = message({"seed": "x", "train": {"tasks_per_step": 0}, "policies": {"p": {}}})
+    told = message({"seed": "x", "train": {"tasks_per_step": 0}, "rewards": [{}]})
 
     assert "seed = 'x'" in told
     assert "train.tasks_per_step = 0: input should be greater than 0" in told
-    assert "policies.p.agents: is required" in told
+    assert "rewards.0.name: is required" in told
 
 
 def test_the_alternatives_of_one_key_are_one_reason():

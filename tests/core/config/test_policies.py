@@ -6,6 +6,7 @@ from agl_core.config.loader import resolve
 from agl_core.config.policies import capture_settings, resolve_policies
 from agl_core.errors import ConfigError
 from agl_core.gateway._routing import Router
+from agl_core.interfaces import Identity
 from agl_core.types import Rollout, Task
 from agl_core.types.rollout import CAPTURE
 
@@ -61,8 +62,14 @@ def test_what_is_checked_is_what_the_gateway_does():
     table = Router()
     for policy in policies(["writer"], {"w": (["w*"], True), "rest": REST}):
         table.set(policy, object())
-    assert table.find("writer", "").policy.trainable
-    assert not table.find("judge", "").policy.trainable
+    rollout = Rollout(id="r", task=Task(id="t"), run_id="run")
+
+    def trainable(agent):
+        identity = Identity(rollout_id="r", attempt_id="a", call_id="c", agent=agent)
+        return table.find(identity, "", rollout).policy.trainable
+
+    assert trainable("writer")
+    assert not trainable("judge")
 
 
 def test_what_attempts_know_of_capture():

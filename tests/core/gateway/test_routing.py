@@ -6,9 +6,9 @@ from urllib.parse import quote
 import pytest
 
 from agl_core.errors import ConfigError, StaleAttemptError
-from agl_core.gateway._routing import Router, Target, identify, parse_path
-from agl_core.interfaces import Backend, Problem
-from agl_core.types import Policy, Rollout, Task
+from agl_core.gateway._routing import Route, Router, Target, identify, parse_path
+from agl_core.interfaces import Backend, Identity, Problem
+from agl_core.types import Mode, Policy, Rollout, Task
 
 
 def router(*policies: Policy) -> Router:
@@ -16,6 +16,12 @@ def router(*policies: Policy) -> Router:
     for policy in policies:
         table.set(policy, object())  # type: ignore[arg-type]
     return table
+
+
+def find(table: Router, agent: str, model: str, *, seed: int = 0, mode: Mode = "train") -> Route:
+    identity = Identity(rollout_id="r", attempt_id="a", call_id="c", agent=agent)
+    rollout = Rollout(id="r", task=Task(id="t"), run_id="run", mode=mode, seed=seed)
+    return table.find(identity, model, rollout)
 
 
 PLANS = Policy(name="plans", agents=("plan*",), model="small", trainable=True)
@@ -34,22 +40,42 @@ REST = Policy(name="rest", agents=("*",), model="big")
     ],
 )
 def test_agent_then_model_then_the_rest(agent: str, model: str, expected: str) -> None:
-    found = router(PLANS, PLANNER, REST).find(agent, model)
+    found = find(router(PLANS, PLANNER, REST), agent, model)
     assert found.policy.name == expected
 
 
 def test_unserved_agent_is_refused_and_names_the_policies() -> None:
     with pytest.raises(Problem, match="plans") as caught:
-        router(PLANS).find("writer", "gpt-4o")
+        find(router(PLANS), "writer", "gpt-4o")
     assert caught.value.status == 404
 
 
 def test_replacing_a_policy_keeps_its_place() -> None:
     table = router(PLANS, REST)
     table.set(Policy(name="plans", agents=("*",), version=2), object())  # type: ignore[arg-type]
-    assert table.find("writer", "").policy.version == 2
+    assert find(table, "writer", "").policy.version == 2
     with pytest.raises(ConfigError, match="'rest'"):
         table["other"]
+
+
+def test_a_policy_with_a_share_plays_in_training_only() -> None:
+    """P1: it is drawn for agents of trainable policies, and serves no agent by its name."""
+    table = router(Policy(name="foe", agents=("*",), model="x", share=1.0), PLANS, REST)
+    assert find(table, "planner", "").policy.name == "foe"
+    assert find(table, "planner", "", mode="val").policy.name == "plans"
+    assert find(table, "planner", "", mode="test").policy.name == "plans"
+    assert find(table, "writer", "").policy.name == "rest"
+    assert find(table, "", "").policy.name == "rest"
+
+
+def test_an_agent_is_played_by_one_policy_in_an_attempt() -> None:
+    table = router(PLANS, Policy(name="foe", agents=("plan*",), share=0.4))
+    played = [
+        {find(table, "planner", model, seed=seed).policy.name for model in ("", "small", "foe")}
+        for seed in range(400)
+    ]
+    assert all(len(names) == 1 for names in played)
+    assert 0.3 < sum(names == {"foe"} for names in played) / 400 < 0.5
 
 
 def test_path_spells_the_identity() -> None:
@@ -197,7 +223,7 @@ async def test_a_taken_port_is_a_config_error(world: Any) -> None:
 
 def test_a_gateway_without_any_policy_does_not_blame_the_agent() -> None:
     with pytest.raises(Problem, match="no trainer") as refused:
-        router().find("writer", "m")
+        find(router(), "writer", "m")
     assert (refused.value.status, refused.value.retry) == (503, True)
 
 

@@ -189,6 +189,23 @@ async def test_agents_show_sums_and_the_graph(alpha):
     assert "2</td>" in await page(alpha, f"{RUN}/agents?mode=val&steps=3-3")
 
 
+async def test_prices_in_the_address_give_the_cost_of_agents(alpha):
+    html = await page(alpha, f"{RUN}/agents")
+    assert "Cost" not in html
+    prices = "prices=1&in:planner=2000000&out:planner=1e6"
+    html = await page(alpha, f"{RUN}/agents?{prices}")
+    row = re.search(r"planner</a>.*?</tr>", html, re.DOTALL)[0]
+    calls, prompt, sampled = re.findall(r'class="num">([\d.,]+)</td>', row)[:3]
+    expected = float(calls) * (2 * float(prompt) + float(sampled))
+    assert float(re.search(r"these calls: <b>([\d.,]+)", html)[1].replace(",", "")) == expected
+    assert "without 1 agents that have no price" in html
+    assert 'name="in:writer" value=""' in html
+    hidden = await page(alpha, f"{RUN}/agents?{prices.removeprefix('prices=1&')}&mode=train")
+    assert "Cost" in hidden
+    assert "<form" not in hidden.partition('id="agents"')[2]
+    assert "is not a number of at least 0" in await page(alpha, f"{RUN}/agents?in:writer=-1")
+
+
 async def test_prompts_show_versions_scores_and_words_that_changed(alpha):
     html = await page(alpha, f"{RUN}/prompts")
     assert html.index("aaaa1111") < html.index("bbbb2222")
