@@ -194,8 +194,8 @@ def _watching(
 ) -> Generator[tuple[Observer, ...], None, None]:
     """Yield a run's observers, with those that display its progress."""
     invocation = current_invocation()
-    console = getattr(sys, "stderr", None)  # None in a process without a console
-    stream = invocation.stream or (console if shown else None)
+    # A process without a console has no standard error.
+    stream = invocation.stream or (getattr(sys, "stderr", None) if shown else None)
     with displayed(stream, plugins) as displays:
         yield (*given, *displays, *invocation.observers)
 

@@ -432,11 +432,9 @@ def displayed(
     stream: TextIO | None, plugins: PluginManager
 ) -> Generator[tuple[Observer, ...], None, None]:
     """Yield an observer of every registered display; without a stream, of those that need none."""
-    factories = all_of(plugins.registry("displays"))
-    if not factories:
-        _log.debug("The run's progress is not shown: no plugin registers a display")
+    factories = all_of(plugins.registry("displays")).values()
     with ExitStack() as stack:
-        used = [each for each in factories.values() if stream or hasattr(each, "always")]
+        used = [each for each in factories if stream or hasattr(each, "always")]
         yield tuple(stack.enter_context(factory(stream)) for factory in used)
 
 

@@ -18,7 +18,7 @@ from agl_core._builtin import load_plugins
 from agl_core._interrupts import INTERRUPTED
 from agl_core.cli.output import tolerate_any_console, warnings_shown
 from agl_core.errors import AglError, ConfigError, PluginError
-from agl_core.plugins import PluginManager, Registration, Registry
+from agl_core.plugins import PluginManager, Registration
 from agl_core.plugins.registry import missing_extra, require_extra
 from agl_core.plugins.requirements import own_version
 
@@ -90,9 +90,10 @@ class Subcommands(click.Group):
         except ConfigError as error:
             unknown = commands.unknown(cmd_name, self.list_commands(ctx))
             raise click.UsageError(str(unknown), ctx) from error
-        registration = commands.get(name)
-        command = _extended(command, _state(ctx).plugins().registry("options"), name)
-        return command if registration.extra is None else _checked(command, registration)
+        registration, extended = commands.get(name), copy(command)
+        options = [each for each in commands.names() if each.startswith(f"{name}.--")]
+        extended.params = [*command.params, *map(commands.create, options)]
+        return extended if registration.extra is None else _checked(extended, registration)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands by their registered summary; none of them is imported."""
@@ -151,14 +152,6 @@ class AglGroup(Subcommands):
             show_failure(error, debug=state.debug)
             return failure_status(error)
         return outcome if isinstance(outcome, int) else 0
-
-
-def _extended(command: click.Command, options: Registry, name: str) -> click.Command:
-    """The command with the options that plugins add to it."""
-    extended = copy(command)
-    added = [each for each in options.names() if each.rpartition(".")[0] == name]
-    extended.params = [*command.params, *(options.create(each) for each in added)]
-    return extended
 
 
 def _checked(command: click.Command, registration: Registration) -> click.Command:

@@ -182,14 +182,10 @@ class RegisterSpecs:
 
     @hookspec(historic=True)
     def agl_register_commands(self, register: Register) -> None:
-        """Offer click commands of the ``agl`` program."""
+        """Offer click commands of the ``agl`` program.
 
-    @hookspec(historic=True)
-    def agl_register_options(self, register: Register) -> None:
-        """Offer options of commands: ``factory() -> click.Option``.
-
-        The name is the command's and the option's, such as ``train.dashboard``. The option does its
-        work in its callback, with ``expose_value=False``: the command does not know it.
+        A name such as ``train.--dashboard`` adds an option to a command: ``factory() -> click.Option``.
+        The option does its work in its callback, with ``expose_value=False``.
         """
 
 

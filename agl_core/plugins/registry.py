@@ -46,7 +46,6 @@ Kind = Literal[
     "exporters",
     "panels",
     "commands",
-    "options",
 ]
 """Kind of a registered object: the last word of every ``agl_register_*`` hook."""
 

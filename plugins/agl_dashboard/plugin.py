@@ -29,12 +29,8 @@ def agl_register_commands(register: Register) -> None:
         extra="dashboard",
         summary="show runs in a browser: rewards, rollouts, traces, agents",
     )
-
-
-@hookimpl
-def agl_register_options(register: Register) -> None:
     register(
-        "train.dashboard",
+        "train.--dashboard",
         "agl_dashboard._alongside:make_option",
         summary="show the run in a browser while it runs",
     )

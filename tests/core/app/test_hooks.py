@@ -204,7 +204,6 @@ REGISTER = {
     "agl_register_exporters": "exporters",
     "agl_register_panels": "panels",
     "agl_register_commands": "commands",
-    "agl_register_options": "options",
 }
 
 

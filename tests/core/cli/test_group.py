@@ -229,9 +229,9 @@ def option():
     )
 
 @hookimpl
-def agl_register_options(register):
-    register("plugins.greet", "polite:option", summary="be kind")
-    register("store.ls.greet", "polite:option", summary="be kind")
+def agl_register_commands(register):
+    register("plugins.--greet", "polite:option", summary="be kind")
+    register("store.ls.--greet", "polite:option", summary="be kind")
 """
 
 
