@@ -1,4 +1,4 @@
-"""Filters as conditions of SQL, so that a page costs what it shows and not what the index holds."""
+"""RowConditions as conditions of SQL, so that a page costs what it shows and not what the index holds."""
 
 # ruff: noqa: S608  only names of columns and placeholders are put together
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Condition:
         return " AND ".join(test.format(plus) for test in self.tests)
 
 
-class Filters:
+class RowConditions:
     """Conditions for the rows that are there, on a connection that one thread uses."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:

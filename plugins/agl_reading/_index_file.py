@@ -15,7 +15,7 @@ from agl_core.errors import StoreError
 from agl_core.files import make_private_directory, touch_private
 from agl_core.text import replaced
 from agl_core.types import Mode
-from agl_reading._filters import Filters
+from agl_reading._filters import RowConditions
 from agl_reading._rows import Count, RolloutRow, RowFilter, RowQuery, Sort, Sum, SumKind
 from agl_reading._summary import Summary
 from agl_reading._words import indexed
@@ -123,7 +123,7 @@ class IndexFile:
                 raise
             self._replace()
         self._reader = self._connect()
-        self._filters = Filters(self._reader)
+        self._filters = RowConditions(self._reader)
         self._reader.execute("PRAGMA query_only = ON")
         self.measure()
 
