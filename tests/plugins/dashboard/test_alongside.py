@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from types import SimpleNamespace
 
 import httpx
@@ -100,8 +101,14 @@ def test_where_nobody_looks_it_ends_with_a_finished_run(train):
 def test_a_killed_run_leaves_no_dashboard(train):
     run = train(10_000)
     url = address(run.line("Dashboard: "))
-    run.process.kill()
-    run.said.read()  # its end: the dashboard holds the stream as well
+    events = url.partition("/run/")[0] + f"/events/{run.name}"
+    with httpx.stream("GET", events, timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        run.process.kill()
+        with suppress(httpx.HTTPError):
+            for _ in lines:  # until the server closes the connection, at its end
+                pass
     assert not answers(url)
 
 
