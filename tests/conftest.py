@@ -22,6 +22,11 @@ if "AGL_TEST_SMOLLM2" not in os.environ:
     os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
 
 
+def pytest_addoption(parser):
+    parser.addoption("--screenshots", metavar="DIR", help="write the dashboard's pictures there")
+    parser.addoption("--screenshots-of", metavar="RUN", help="the run's directory that they show")
+
+
 def pytest_collection_modifyitems(items):
     """Begin with the files that take longest: one that begins last is waited for alone."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}

@@ -236,6 +236,7 @@ def make_algorithm(
         epochs=section.epochs,
         minibatches=section.minibatches,
         kl_weight=section.kl_weight,
+        token_numbers=config.train.keep_tokens > 0,
     )
     return algorithm, setup
 

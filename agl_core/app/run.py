@@ -197,7 +197,9 @@ class App:
             start = await self._verified(known)  # the previous trainer may have written more
             for observer in self._observers:
                 observer.started(config)
-            self._plugins.observe("agl_run_started", run_id=config.name, store=components.store)
+            self._plugins.observe(
+                "agl_run_started", run_id=config.name, store=components.store, config=config
+            )
             loop = self._loop(components, tasks, val_tasks)
             progress = await loop.prepare(start)
             report = await run_alongside(components.runner, loop.run(progress), components.lead)

@@ -184,6 +184,9 @@ class TrainConfig(_Config):
     """Steps between checkpoints; evaluated steps and the last one always get one."""
     keep_checkpoints: PositiveInt = 2
     """Newest checkpoints to keep; the best evaluated one always stays."""
+    keep_tokens: NonNegativeInt = 10
+    """Newest steps whose tokens are kept in ``tokens`` of the run directory, with their advantages
+    and the numbers of the engine, for the dashboard; 0: none."""
     resume: bool = False
     """Continue from the newest checkpoint of the run directory."""
 

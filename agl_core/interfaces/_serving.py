@@ -232,6 +232,8 @@ class AlgorithmSetup:
     """Optimizer steps per pass; whole groups stay together."""
     kl_weight: float = 0.0
     """Weight of the k3 divergence to the frozen reference; 0 loads no reference."""
+    token_numbers: bool = False
+    """Whether updates are to have `Update.tokens`, if the engine can compute them."""
 
 
 class Engine(ABC):

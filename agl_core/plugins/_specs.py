@@ -11,6 +11,7 @@ from agl_core.interfaces import AttemptRecord, Register, Store
 from agl_core.types import (
     Attempt,
     Batch,
+    Losses,
     Report,
     Resources,
     Rollout,
@@ -191,7 +192,7 @@ class ObserveSpecs:
         """The configuration is final, its agent and rewards are found; nothing has started."""
 
     @hookspec
-    def agl_run_started(self, run_id: str, store: Store) -> None:
+    def agl_run_started(self, run_id: str, store: Store, config: RunConfig) -> None:
         """Store, gateway and engine are up; no rollout has been queued."""
 
     @hookspec
@@ -215,8 +216,8 @@ class ObserveSpecs:
         """The step's batch is ready; it has not been trained on."""
 
     @hookspec
-    def agl_update_applied(self, update: Update, step: int) -> None:
-        """New weights serve."""
+    def agl_update_applied(self, update: Update, step: int, losses: Losses) -> None:
+        """New weights serve; a plugin adds to `losses` what it could not keep of the step."""
 
     @hookspec
     def agl_resources_published(self, resources: Resources) -> None:

@@ -32,7 +32,14 @@ _MAY_DIFFER: Final[dict[str, Any]] = {
     "plugins": True,
     "trackers": True,
     "tasks": {"val"},
-    "train": {"steps", "resume", "eval_every", "checkpoint_every", "keep_checkpoints"},
+    "train": {
+        "steps",
+        "resume",
+        "eval_every",
+        "checkpoint_every",
+        "keep_checkpoints",
+        "keep_tokens",
+    },
     "rollout": {"local", "concurrency", "lease_s", "resume"},
 }
 """Settings that may differ between a run and its resumption."""

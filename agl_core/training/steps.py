@@ -301,7 +301,7 @@ class Steps:
             metrics = self._metrics(batch, update, stale, one=len(batches) == 1)
             trained.add(batch, update, self._finite(metrics, losses))
             losses.merge(Losses(counts=update.lost))
-            events.notify("agl_update_applied", update=update, step=progress.step)
+            events.notify("agl_update_applied", update=update, step=progress.step, losses=losses)
         progress.step += 1
         await self._serving.publish()
         return trained

@@ -41,6 +41,7 @@ from agl_core.types.run import PromptReport as PromptReport
 from agl_core.types.run import Report as Report
 from agl_core.types.run import Severity as Severity
 from agl_core.types.run import StepReport as StepReport
+from agl_core.types.run import TokenNumbers as TokenNumbers
 from agl_core.types.run import Update as Update
 from agl_core.types.span import ATTEMPT as ATTEMPT
 from agl_core.types.span import ID_LIMIT as ID_LIMIT

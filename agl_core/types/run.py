@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from agl_core.types._packed import Floats
 from agl_core.types.rollout import Resources
 
 Cause = Literal[
@@ -52,6 +53,17 @@ def sum_breaks(found: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, di
     return total
 
 
+class TokenNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of each loss term of a batch, in the batch's order; NaN if one was not computed."""
+
+    entropies: Floats
+    """Entropy of the distribution of the target before the update, in nats, after temperature."""
+    before: Floats
+    """Log-probability of the target before the update, after temperature."""
+    after: Floats
+    """Log-probability of the target after the update, after temperature."""
+
+
 class Update(msgspec.Struct, frozen=True, kw_only=True):
     """The result of training one policy on one batch."""
 
@@ -64,6 +76,8 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     """Agent to the number of its sequences that were trained on, in the engine's layout."""
     lost: dict[str, int] = {}
     """Cause to the number of sequences that were not trained on, or only filled up the batch."""
+    tokens: TokenNumbers | None = None
+    """None if the engine does not compute them, or was not asked to."""
     resources: Resources | None = None
     checkpoint: str | None = None
 

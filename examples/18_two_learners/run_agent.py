@@ -9,7 +9,7 @@ import program
 import agl_core as agl
 
 SIZES = range(5, program.LARGEST + 1)
-SAMPLES = 8
+SAMPLES = 12
 """Games of each size, learner and first player in an evaluation."""
 
 

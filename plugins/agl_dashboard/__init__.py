@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
+    from agl_dashboard._panel import Changing as Changing
     from agl_dashboard._panel import Page as Page
     from agl_dashboard._panel import Panel as Panel
     from agl_dashboard._panel import PlainAnswer as PlainAnswer

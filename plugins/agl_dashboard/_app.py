@@ -17,14 +17,22 @@ import jinja2
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    FileResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from agl_core.errors import AglError, MissingExtraError, PluginError
 from agl_core.plugins import PluginManager
+from agl_core.text import replaced
 from agl_dashboard._format import FILTERS
 from agl_dashboard._guard import Guard
-from agl_dashboard._panel import Page, Panel, View, address
+from agl_dashboard._panel import Changing, Page, Panel, View, address
+from agl_dashboard._sent import sent_object
 from agl_dashboard._sources import ShownRun, ShownRuns
 from agl_dashboard._text import cut, excerpt, visible
 
@@ -77,11 +85,13 @@ class Dashboard:
             Route("/events/{run:path}", self._events),
             Route("/run/{run:path}/-/{panel}", self._of_run),
             Route("/run/{run:path}/-/{panel}/{rest:path}", self._of_run),
+            Route("/run/{run:path}/-/{panel}/{rest:path}", self._change, methods=["POST"]),
             Route("/run/{run:path}", self._of_run_first),
             Route("/{panel}", self._of_all),
             Route("/{panel}/{rest:path}", self._of_all),
         ]
-        return Guard(Starlette(routes=routes, exception_handlers={404: self._missing}), key=key)
+        app = Starlette(routes=routes, exception_handlers={404: self._missing})
+        return Guard(app, key=key, write=self._sources.writing.write)
 
     async def _first(self, _: Request) -> Response:
         names = self._sources.names()
@@ -107,21 +117,37 @@ class Dashboard:
         panel = self._by_name.get(name)
         if panel is None or (panel.scope == "run") != (source is not None):
             return await self._missing(request, None)
+        view = self._view(request, source)
+        try:
+            page = await panel.page(view)
+        except (AglError, OSError) as error:
+            page = _problem(str(error), self._render)
+        return self._frame(page, view, status=200) if isinstance(page, Page) else cast("Any", page)
+
+    def _view(self, request: Request, source: ShownRun | None) -> View:
         query = request.query_params
-        view = View(
+        return View(
             sources=self._sources,
-            panel=name,
+            panel=request.path_params["panel"],
             query=dict(query),
             lists={each: query.getlist(each) for each in query},
             rest=request.path_params.get("rest", ""),
             source=source,
             template=self._render,
         )
+
+    async def _change(self, request: Request) -> Response:
+        source = self._sources.get(request.path_params["run"])
+        panel = self._by_name.get(request.path_params["panel"])
+        if source is None or not hasattr(panel, "change"):
+            return PlainTextResponse("Nothing can be changed there", 404)
+        await source.look()
         try:
-            page = await panel.page(view)
+            sent = await sent_object(request)
+            answer = await cast("Changing", panel).change(self._view(request, source), sent)
         except (AglError, OSError) as error:
-            page = _problem(str(error), self._render)
-        return self._frame(page, view, status=200) if isinstance(page, Page) else cast("Any", page)
+            return PlainTextResponse(replaced(str(error)), 400)
+        return cast("Any", answer)
 
     async def _missing(self, request: Request, _: Exception | None) -> Response:
         view = View(sources=self._sources, panel="", query={}, template=self._render)

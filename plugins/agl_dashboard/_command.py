@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -26,23 +26,30 @@ _PORT: Final = 8080
     help="Folder for the indexes of stores; by default one in the user's cache.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@click.option("--write", is_flag=True, help="Let people mark calls as good or bad.")
+@click.option(
+    "--marks",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The marks of a store; those of a run are marks.db in its directory.",
+)
 @plugin_option
 @debug_option
 @click.pass_obj
 def command(
-    state: CliState, *, target: str, host: str, port: int, index: Path | None, opens: bool
+    state: CliState, *, target: str, host: str, port: int, index: Path | None, **options: Any
 ) -> None:
     """Show runs in a browser while they run and afterwards.
 
     DIR is a folder of runs, such as agl_runs, or one run's directory; STORE is a store's file or
-    address. Nothing is changed. Beyond this machine (--host 0.0.0.0) a key is needed: that in
+    address. The run is never changed. Beyond this machine (--host 0.0.0.0) a key is needed: that in
     AGL_API_KEY, or else one that is printed as a part of the address.
     """
     from agl_core.app import run_blocking  # noqa: PLC0415
 
     def ready(url: str) -> None:
         click.echo(f"Dashboard of {target} at {url}  (Ctrl+C stops it)")
-        if opens:
+        if options["opens"]:
             click.launch(url)
 
     run_blocking(
@@ -52,6 +59,7 @@ def command(
             listen=(host, port),
             index=index or default_index(),
             ready=ready,
+            writing=(options["write"], options["marks"]),
         )
     )
 
@@ -63,6 +71,7 @@ async def serve(
     listen: tuple[str, int],
     index: Path,
     ready: Callable[[str], None],
+    writing: tuple[bool, Path | None] = (False, None),
 ) -> None:
     """Serve the dashboard until cancelled.
 
@@ -72,6 +81,7 @@ async def serve(
         listen: Host and port; port 0 chooses a free one.
         index: Folder for indexes.
         ready: Called with the address once connections are accepted; it may have a key.
+        writing: Whether people may mark calls, and the file of a store's marks.
 
     Raises:
         ConfigError: there is nothing at the target, or the port is in use.
@@ -87,7 +97,7 @@ async def serve(
         bind,
     )
     from agl_dashboard._app import Dashboard  # noqa: PLC0415
-    from agl_dashboard._sources import ShownRuns  # noqa: PLC0415
+    from agl_dashboard._sources import ShownRuns, Writing  # noqa: PLC0415
 
     host, port = listen
     if not has_scheme(target) and not os.path.exists(os.path.expanduser(target)):  # noqa: ASYNC240, PTH110, PTH111  before anything is served
@@ -96,7 +106,9 @@ async def serve(
             f"its address"
         )
     key = key_for(host)
-    sources = ShownRuns(target, plugins, index)
+    write, marks = writing
+    sources = ShownRuns(target, plugins, index, writing=Writing(write=write, file=marks))
+    sources.check_marks()
     listener = bind(host, port)
     server = GuestServer(Dashboard(sources, plugins).app(key=key))
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from agl_core.serving import bearer_of, equal_keys
 
@@ -26,6 +26,7 @@ _HEADERS: Final = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 COOKIE: Final = "agl_dashboard"
+_READS: Final = ("GET", "HEAD")
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -34,17 +35,19 @@ class Guard:
 
     With a key, a request needs it: in the address once (``?key=``), then in a cookie, or as a bearer
     token. Without one, only addresses of loopback are answered, so that another site's name that leads
-    here reads nothing.
+    here reads nothing. Changes are taken from pages of the dashboard alone, and only if it writes.
     """
 
-    def __init__(self, app: Any, *, key: str = "") -> None:
+    def __init__(self, app: Any, *, key: str = "", write: bool = False) -> None:
         """Wrap an application.
 
         Args:
             app: The application.
             key: The key; empty for loopback alone.
+            write: Whether changes are taken.
         """
         self._app = app
+        self._write = write
         self._key = key
 
     async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
@@ -65,8 +68,24 @@ class Guard:
             await _answer(guarded, 403, "This dashboard answers to localhost only")
         elif self._key and await self._asks_for_key(scope, headers, guarded):
             return
+        elif scope["method"] not in _READS and (refused := self._refused(headers)):
+            await _answer(guarded, 403, refused)
         else:
             await self._app(scope, receive, guarded)
+
+    def _refused(self, headers: dict[bytes, bytes]) -> str:
+        """Return why a change is not taken; empty if it is."""
+        if not self._write:
+            return "This dashboard changes nothing: start it with agl dashboard --write"
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        site = headers.get(b"sec-fetch-site", b"same-origin")
+        if urlsplit(origin).netloc != host or site != b"same-origin":
+            return (
+                f"Changes are taken from pages of this dashboard alone: the header Origin is "
+                f"{origin or 'missing'}, not http://{host}"
+            )
+        return ""
 
     async def _asks_for_key(self, scope: Any, headers: dict[bytes, bytes], send: _Send) -> bool:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

@@ -58,13 +58,24 @@ class View:
         """Return the address of this page with another state; None and empty values are removed."""
         return self.url(self.panel, self.rest, **{**self.query, **changes})
 
+    def rows(self, name: str, **query: Any) -> str:
+        """Return the address of a file with the rows of this page, such as ``runs.csv``."""
+        if self.source is not None:
+            return self.url(self.panel, name, **query)
+        return _with(f"/{quote(self.panel, safe='')}/{name}", query)
+
 
 def address(run: str, panel: str, rest: str = "", **query: Any) -> str:
     """Return the path of a run's page."""
-    kept = {name: str(value) for name, value in query.items() if value not in (None, "")}
     path = f"/run/{quote(run, safe='/')}/-/{quote(panel, safe='')}"
     path += f"/{quote(rest, safe='/')}" if rest else ""
-    return f"{path}?{urlencode(kept, errors='replace')}" if kept else path
+    return _with(path, query)
+
+
+def _with(path: str, query: Mapping[str, Any]) -> str:
+    kept = {name: value for name, value in query.items() if value not in (None, "", [])}
+    text = urlencode(kept, doseq=True, errors="replace")
+    return f"{path}?{text}" if kept else path
 
 
 class PlainAnswer(Protocol):
@@ -72,6 +83,17 @@ class PlainAnswer(Protocol):
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
         """Send the answer."""
+        ...
+
+
+class Changing(Protocol):
+    """A panel that takes changes, of ``agl dashboard --write``."""
+
+    async def change(self, view: View, sent: Mapping[str, Any]) -> PlainAnswer:
+        """Take what a page sent by POST, an object of JSON, to the address of this panel.
+
+        An `agl_core.errors.AglError` is answered as the reason why nothing was changed.
+        """
         ...
 
 

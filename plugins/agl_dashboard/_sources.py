@@ -8,18 +8,20 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from agl_reading import IndexedReading
+from agl_records import MARKS_FILE, Marks
 from agl_stores import StoreAddress, has_scheme, locate_store, open_for_reading
 
 from agl_core.clocks import monotonic, new_id
 from agl_core.config import RESOLVED, RunConfig, load_config
-from agl_core.errors import AglError, StoreError
+from agl_core.errors import AglError, ConfigError, StoreError
 from agl_core.interfaces import Store
 from agl_core.plugins import PluginManager
-from agl_core.store import STORE_FILE
+from agl_core.store import STORE_FILE, without_password
 from agl_dashboard._history import RunFiles
 
 _log = logging.getLogger(__name__)
@@ -29,6 +31,15 @@ _IDLE_S: Final = 120.0
 """A run that no page looked at for so long is closed."""
 _DEPTH: Final = 3
 _MOST_RUNS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """Where the marks of calls are kept, and whether pages may change them."""
+
+    write: bool = False
+    file: Path | None = None
+    """The file of marks of a store; None: ``marks.db`` in the directory of each run."""
 
 
 class ShownRun:
@@ -202,15 +213,24 @@ def _digest(address: StoreAddress) -> str:
 class ShownRuns:
     """All runs below a folder, or the one of a directory, file or address."""
 
-    def __init__(self, target: str, plugins: PluginManager, index: Path) -> None:
+    def __init__(
+        self,
+        target: str,
+        plugins: PluginManager,
+        index: Path,
+        *,
+        writing: Writing | None = None,
+    ) -> None:
         """Set what is shown.
 
         Args:
             target: A folder of runs, a run's directory, a store's file or address.
             plugins: The loaded plugins.
             index: Directory of indexes.
+            writing: Where marks are kept; by default pages show those of runs' directories.
         """
         self.target = target
+        self.writing = writing or Writing()
         self._make: Callable[[str, str], ShownRun] = lambda name, at: ShownRun(
             name, at, plugins, index
         )
@@ -232,6 +252,32 @@ class ShownRuns:
     def all(self) -> list[ShownRun]:
         """Return all runs that exist now."""
         return [source for name in self.names() if (source := self.get(name)) is not None]
+
+    def check_marks(self) -> None:
+        """Check that there is a place for the marks of what is shown.
+
+        Raises:
+            ConfigError: a store is shown without a file of marks, or several runs with one.
+        """
+        path = Path(self.target).expanduser()
+        store = has_scheme(self.target) or (path.is_file() and not is_run(path.parent))
+        if self.writing.write and self.writing.file is None and store:
+            raise ConfigError(
+                f"{without_password(self.target)!r} is a store without a run's directory: say where "
+                f"marks are kept with --marks FILE"
+            )
+        if self.writing.file is not None and path.is_dir() and not is_run(path):
+            raise ConfigError(
+                f"--marks names one file, but {self.target!r} is a folder of runs: each keeps its "
+                f"marks as {MARKS_FILE} in its directory"
+            )
+
+    def marks(self, run: ShownRun) -> Marks | None:
+        """Return the marks of a run; None if it has no place for them."""
+        if self.writing.file is not None:
+            return Marks(self.writing.file)
+        kept = run.directory is not None and is_run(run.directory)
+        return Marks(run.directory / MARKS_FILE) if kept and run.directory is not None else None
 
     async def close(self) -> None:
         for source in self._known.values():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
+    from agl_records._conversations import calls_by_id as calls_by_id
     from agl_records._facade import export_marks as export_marks
     from agl_records._facade import export_rollouts as export_rollouts
     from agl_records._marked import MarksForm as MarksForm
@@ -30,5 +31,6 @@ if TYPE_CHECKING:
     from agl_records._run import ExportOptions as ExportOptions
     from agl_records._run import ExportSummary as ExportSummary
     from agl_records._run import export_from as export_from
+    from agl_records.jsonl import export_lines as export_lines
 else:
     __getattr__, __dir__, __all__ = late(__name__)

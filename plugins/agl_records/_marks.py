@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -58,6 +58,11 @@ class Mark(MarkedAnswer, frozen=True, kw_only=True):
     at: float = 0.0
     """Unix seconds of the last change."""
 
+    @property
+    def place(self) -> tuple[float, str, str, int]:
+        """Its place in the list."""
+        return (self.at, self.attempt, self.call, self.choice)
+
 
 class MarkChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to change of a mark; None keeps a field as it is."""
@@ -97,13 +102,17 @@ class Marks:
         self.path = path
 
     def read(
-        self, wanted: MarkFilter | None = None, *, after: Mark | None = None, limit: int = -1
+        self,
+        wanted: MarkFilter | None = None,
+        *,
+        after: Sequence[Any] | None = None,
+        limit: int = -1,
     ) -> list[Mark]:
         """Return marks, the last changed first.
 
         Args:
             wanted: Which marks; None for all.
-            after: Only marks after this one in the order.
+            after: Only marks after this `Mark.place`.
             limit: Most marks; -1 for all.
 
         Raises:
@@ -115,7 +124,7 @@ class Marks:
         place: list[Any] = []
         if after is not None:
             condition += " AND (at, attempt, call, choice) < (?, ?, ?, ?)"
-            place = [after.at, *_key(after)]
+            place = [*after]
         names = Mark.__struct_fields__
         sql = (
             f"SELECT {', '.join(names)} FROM marks WHERE {condition} "  # noqa: S608 names of fields
@@ -148,12 +157,11 @@ class Marks:
             known = _known(file, answer)
             changed = _changed(answer, known, change)
             if changed.verdict or changed.note or changed.correction:
-                row = [_stored(value) for value in msgspec.structs.astuple(changed)]
                 names = Mark.__struct_fields__
                 file.execute(
                     f"INSERT OR REPLACE INTO marks ({', '.join(names)}) "  # noqa: S608
                     f"VALUES ({', '.join('?' * len(names))})",
-                    row,
+                    msgspec.structs.astuple(changed),
                 )
             else:
                 file.execute(f"DELETE FROM marks WHERE {_PLACE}", _key(answer))  # noqa: S608
@@ -229,15 +237,16 @@ def _key(answer: MarkedAnswer) -> list[Any]:
 
 def _changed(answer: MarkedAnswer, known: tuple[Any, ...] | None, change: MarkChange) -> Mark:
     verdict, note, correction, by = known or ("", "", "", "")
+    place = {name: _storable(value) for name, value in msgspec.structs.asdict(answer).items()}
     return Mark(
-        **msgspec.structs.asdict(answer),
+        **place,
         verdict=verdict if change.verdict is None else change.verdict,
-        note=note if change.note is None else change.note.strip(),
-        correction=correction if change.correction is None else change.correction.strip(),
-        by=change.by.strip() or by,
+        note=note if change.note is None else replaced(change.note).strip(),
+        correction=correction if change.correction is None else replaced(change.correction).strip(),
+        by=replaced(change.by).strip() or by,
         at=wall(),
     )
 
 
-def _stored(value: Any) -> Any:
+def _storable(value: Any) -> Any:
     return replaced(value) if isinstance(value, str) else value

@@ -26,6 +26,7 @@ starts slowly can be started once per module.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -206,6 +207,18 @@ class EngineContract(ContractSuite):
         assert len({before, middle, await engine.fingerprint(policy.name)}) == 3
         weights = await _weights(engine, policy, tmp_path)
         self._check(await _ask(engine, policy), recompute, weights)
+
+    async def test_numbers_of_tokens_fit_the_batch(self, engine: Engine, policy: Policy) -> None:
+        _need_training(engine)
+        batch = await _batch(engine, policy, step=0)
+        if (numbers := (await engine.update(batch)).tokens) is None:
+            return
+        for name in ("before", "after", "entropies"):
+            assert len(getattr(numbers, name)) == len(batch.targets), f"{name} has other tokens"
+        known = [at for at, value in enumerate(numbers.before) if not math.isnan(value)]
+        before, sampled = ([each[at] for at in known] for each in (numbers.before, batch.logprobs))
+        near = max(self.tolerance, 1e-5)  # batches are of float32
+        assert before == pytest.approx(sampled, abs=near), "before is of other tokens"
 
     async def test_training_resumes_from_what_was_saved(
         self, engine: Engine, policy: Policy, tmp_path: Path

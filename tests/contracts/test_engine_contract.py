@@ -3,19 +3,22 @@
 import asyncio
 import inspect
 import json
+import math
 import re
 import shutil
 import sys
+from array import array
 from itertools import count, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 from agl_testing.engine_contract import EngineContract
 from agl_testing.toy_model import ToyModel, encode, toy_logprobs
 
 from agl_core.interfaces import AlgorithmSetup, Engine
-from agl_core.types import Policy
+from agl_core.types import Policy, TokenNumbers
 from tools.new import render
 
 with TemporaryDirectory() as _folder:
@@ -291,6 +294,23 @@ def _has_one_seed(self, request, index, ends_at):
     return ToyBackend._tokens(self, {**request, "seed": 1}, index, ends_at)
 
 
+def with_numbers(*, drop=0, **changed):
+    """An engine whose updates have numbers of each token, some of them wrong."""
+
+    class Broken(Base):
+        async def update(self, batch):
+            model = self._models[batch.policy]
+            before = [model.logprobs(1.0)[token] for token in batch.targets]
+            update = await super().update(batch)
+            after = [model.logprobs(1.0)[token] for token in batch.targets]
+            given = {"before": before, "after": after, "entropies": [math.nan] * len(before)}
+            given |= {name: change(given[name]) for name, change in changed.items()}
+            packed = {name: array("d", values[drop:]) for name, values in given.items()}
+            return msgspec.structs.replace(update, tokens=TokenNumbers(**packed))
+
+    return Broken
+
+
 _CASES = [
     ("the_gateway_takes_its_tokens_as_exact", serving(chat=_no_prompt)),
     ("ids_decode_to_the_returned_text", serving(detokenize=_backwards)),
@@ -307,6 +327,8 @@ _CASES = [
     ("each_update_serves_a_new_version", KeepsItsVersion),
     ("each_update_serves_a_new_version", TrainsNothing),
     ("each_update_serves_a_new_version", ServesTheOld),
+    ("numbers_of_tokens_fit_the_batch", with_numbers(drop=1)),
+    ("numbers_of_tokens_fit_the_batch", with_numbers(before=lambda values: values[::-1])),
     ("training_resumes_from_what_was_saved", ForgetsTheOptimizer),
     ("another_setup_keeps_weights_and_optimizer_state", StartsAfresh),
     ("another_setup_keeps_weights_and_optimizer_state", IgnoresTheSetup),
@@ -394,6 +416,10 @@ async def test_a_broken_engine_is_caught(rule, engine_class, tmp_path):
 def test_every_rule_has_its_broken_engine():
     rules = {name[5:] for name in vars(EngineContract) if name.startswith("test_")}
     assert rules == {rule for rule, _ in _CASES}
+
+
+async def test_an_engine_with_right_numbers_of_tokens_keeps_the_rule(tmp_path):
+    await keeps("numbers_of_tokens_fit_the_batch", with_numbers(), tmp_path)
 
 
 async def test_an_engine_that_overlaps_keeps_the_rules(tmp_path):

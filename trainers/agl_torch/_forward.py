@@ -39,6 +39,23 @@ class ForwardRows:
     """(R, K) or (1, K) position ids of the keys; models with a sliding window use them."""
 
 
+class Entropies:
+    """Collects the entropies of the distributions of a pass, without a gradient."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def add(self, chunk: int, scaled: Tensor) -> None:
+        """Add a chunk's logits (C, V); a chunk that the backward pass computes again is known."""
+        if chunk not in self._chunks:
+            self._chunks[chunk] = torch.special.entr(scaled.softmax(-1)).sum(-1)
+
+    def result(self) -> Tensor:
+        """Return the entropies (S,) in nats."""
+        return torch.cat([self._chunks[chunk] for chunk in sorted(self._chunks)])
+
+
 class CausalModel:
     """A causal language model that computes logits only for selected tokens.
 
@@ -102,6 +119,7 @@ class CausalModel:
         targets: Tensor,
         temperatures: Tensor,
         recompute: bool = False,
+        entropies: Entropies | None = None,
     ) -> Tensor:
         """Return the log-probabilities (S,) of `targets` (S,) after the tokens at `select`.
 
@@ -110,11 +128,12 @@ class CausalModel:
 
         Args:
             recompute: As for `logits`.
+            entropies: Gets the entropies of the same distributions.
         """
         size = max(1, CHUNK_LOGITS // self._vocabulary)
         if len(select) <= size:
             logits = self.logits(rows, select=select, recompute=recompute)
-            return _logprobs(logits, targets, temperatures)
+            return _logprobs(logits, targets, temperatures, entropies)
         kept: list[Tensor] = []
 
         def keep(hidden: Tensor) -> Tensor:
@@ -124,12 +143,25 @@ class CausalModel:
         self._read(rows, keep, recompute=recompute)
         parts = zip(*(whole.split(size) for whole in (kept[0], targets, temperatures)), strict=True)
         chunks = [
-            checkpoint(self._chunk, *part, use_reentrant=False, preserve_rng_state=False)
-            for part in parts
+            checkpoint(
+                partial(self._chunk, number=number, entropies=entropies),
+                *part,
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            for number, part in enumerate(parts)
         ]
         return torch.cat(chunks)
 
-    def _chunk(self, hidden: Tensor, targets: Tensor, temperatures: Tensor) -> Tensor:
+    def _chunk(
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        temperatures: Tensor,
+        *,
+        number: int,
+        entropies: Entropies | None,
+    ) -> Tensor:
         """Return the log-probabilities (C,) from the layers' output (C, H).
 
         This calls the whole model, because some models change the logits after the head. Its layers
@@ -141,7 +173,7 @@ class CausalModel:
             logits = self.module(input_ids=one, position_ids=one, use_cache=False).logits
         finally:
             self._head_input = None
-        return _logprobs(logits[0].float(), targets, temperatures)
+        return _logprobs(logits[0].float(), targets, temperatures, entropies, chunk=number)
 
     def _read(
         self,
@@ -257,8 +289,17 @@ def _masked(rows: ForwardRows) -> ForwardRows:
     return replace(rows, mask=causal.expand(len(rows.tokens), 1, -1, -1))
 
 
-def _logprobs(logits: Tensor, targets: Tensor, temperatures: Tensor) -> Tensor:
+def _logprobs(
+    logits: Tensor,
+    targets: Tensor,
+    temperatures: Tensor,
+    entropies: Entropies | None,
+    *,
+    chunk: int = 0,
+) -> Tensor:
     scaled = logits / temperatures[:, None]
+    if entropies is not None:
+        entropies.add(chunk, scaled)
     return scaled.gather(1, targets[:, None])[:, 0] - scaled.logsumexp(-1)
 
 

@@ -13,7 +13,8 @@ from torch.nn import Parameter
 
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.interfaces import AlgorithmSetup
-from agl_core.types import Batch
+from agl_core.types import Batch, TokenNumbers
+from agl_torch._forward import Entropies
 from agl_torch._memory import REMEDY, ModelShape, PassShape, free_memory, itemized
 from agl_torch._policy import LoadedPolicy
 from agl_torch.losses import Loss, LossOutput, Terms
@@ -22,6 +23,7 @@ from agl_torch.options import TorchOptions
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.checkpoint import load_state, save_state
 from agl_torch.training.metrics import Metrics
+from agl_torch.training.numbers import TermNumbers
 from agl_torch.training.packing import Costs, Pack, Packer
 from agl_torch.training.scoring import LogprobScorer
 from agl_torch.training.tree import IntArray, TreeRow
@@ -36,8 +38,18 @@ class _Pass:
     metrics: Metrics
     reference: Tensor
     """(M,) log-probabilities under the reference; NaN where not yet computed."""
+    numbers: TermNumbers | None
+    """None if the setup does not ask for numbers of each token."""
     moved: bool = False
     """Whether an optimizer step of this update has changed the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedBatch:
+    """The results of an update."""
+
+    metrics: dict[str, float]
+    tokens: TokenNumbers | None
 
 
 class PolicyTrainer:
@@ -64,6 +76,7 @@ class PolicyTrainer:
         self._shape = ModelShape.of(weights.model.config)
         self._width = served.itemsize
         self._checkpointing = options.gradient_checkpointing
+        self._ratio_share = options.ratio_share
 
     def configure(self, setup: AlgorithmSetup, loss: Loss) -> None:
         """Train with another setup from now on; the optimizer's moments stay.
@@ -81,15 +94,24 @@ class PolicyTrainer:
             group["lr"] = setup.lr
             group["weight_decay"] = _decay(group["params"], setup)
 
-    def train(self, batch: Batch) -> dict[str, float]:
-        """Take the batch's optimizer steps and return the metrics.
+    def train(self, batch: Batch) -> TrainedBatch:
+        """Take the batch's optimizer steps.
 
         Raises:
             TrainingError: the batch is malformed, or a gradient is not finite.
         """
         started = time.perf_counter()
         arrays = TensorBatch.of(batch, device=self._device)
-        update = _Pass(arrays, batch.step, Metrics(), torch.full_like(arrays.weights, torch.nan))
+        update = _Pass(
+            arrays,
+            batch.step,
+            Metrics(),
+            torch.full_like(arrays.weights, torch.nan),
+            TermNumbers(arrays) if self._setup.token_numbers else None,
+        )
+        chosen = self._measured(arrays)
+        if self._setup.minibatches > 1:  # the first step changes the weights for the other terms
+            self._measure(update, chosen)
         steps = skipped = read = 0
         for epoch in range(self._setup.epochs):
             order = f"{self._setup.seed}/{batch.step}/{epoch}"
@@ -100,13 +122,34 @@ class PolicyTrainer:
                     steps += 1
                 else:
                     skipped += 1
-        return {
+        self._measure(update, chosen)
+        metrics = {
             **update.metrics.result(),
             "optimizer_steps": float(steps),
             "skipped_minibatches": float(skipped),
             "tokens_read": float(read),
             "update_s": time.perf_counter() - started,
         }
+        return TrainedBatch(metrics, None if update.numbers is None else update.numbers.result())
+
+    def _measured(self, batch: TensorBatch) -> IntArray | None:
+        """Return the terms that get log-probabilities after the update; None for no term."""
+        if not self._setup.token_numbers or self._ratio_share == 0:
+            return None
+        return batch.strongest(self._ratio_share)
+
+    @torch.no_grad()
+    def _measure(self, update: _Pass, terms: IntArray | None) -> None:
+        """Compute log-probabilities of terms under the current weights."""
+        if terms is None or update.numbers is None:
+            return
+        batch = update.batch
+        for group in self._packer.packs(self._packer.rows(batch.forest, terms)):
+            pack = batch.layout.pack(group, device=self._device)
+            entropies = None if update.moved else Entropies()
+            logprobs = self._scorer.logprobs(pack, batch, entropies=entropies)
+            update.numbers.add(pack.terms, logprobs, entropies)
+            update.numbers.after[pack.terms] = logprobs
 
     def _step(self, update: _Pass, terms: IntArray, *, total: float) -> int:
         """Take one optimizer step on a minibatch and return the number of tokens read.
@@ -139,7 +182,13 @@ class PolicyTrainer:
         pack = batch.layout.pack(rows, device=self._device)
         chosen = pack.terms
         reference = self._reference_logprobs(update, pack)
-        logprobs = self._scorer.logprobs(pack, batch, recompute=recompute)  # (S,)
+        numbers = None if update.moved else update.numbers
+        entropies = None if numbers is None else Entropies()
+        logprobs = self._scorer.logprobs(
+            pack, batch, recompute=recompute, entropies=entropies
+        )  # (S,)
+        if numbers is not None:
+            numbers.add(chosen, logprobs.detach(), entropies)
         terms = Terms(
             logprobs=logprobs,
             behaviour=batch.behaviour[chosen],

@@ -216,15 +216,16 @@ class TorchEngine(Engine):
         return Lane(decoder, limits=limits, ends=loaded.ends, version=loaded.policy.version)
 
     def _update(self, trainer: PolicyTrainer, batch: Batch) -> Update:
-        metrics = trainer.train(batch)
+        trained = trainer.train(batch)
         version = self._worker.lanes[batch.policy].version
         self._publish(self._policies[batch.policy], version + 1, trained_in=batch.step)
         return Update(
             policy=batch.policy,
             step=batch.step,
             version=version + 1,
-            metrics=metrics,
+            metrics=trained.metrics,
             rows=dict(Counter(batch.agents)),
+            tokens=trained.tokens,
         )
 
     @torch.no_grad()

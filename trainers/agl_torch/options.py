@@ -61,6 +61,11 @@ class TorchOptions(EngineOptions):
     gradient, at about a third more time. ``auto``: for passes that would otherwise take more than
     half of the memory that is free."""
 
+    ratio_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of a step's groups, those with the greatest advantages first and at least one, whose
+    tokens are read once more after the update, so that the dashboard shows how it changed their
+    probabilities; 0: none. Needs ``train.keep_tokens``."""
+
     def check_model(self, model: str) -> None:
         """Check the model's path without importing PyTorch.
 

@@ -6,12 +6,13 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from agl_reading import Sum, SumKind
 
 from agl_core.errors import ConfigError
-from agl_dashboard._panel import Page, View
+from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._rows import rows_file, rows_kind
 from agl_dashboard._steps import shown_step
 from agl_dashboard.panels._overview import interval
 
@@ -115,7 +116,7 @@ class AgentsPanel:
     order = 40
     scope: Literal["all", "run"] = "run"
 
-    async def page(self, view: View) -> Page:
+    async def page(self, view: View) -> Page | PlainAnswer:
         mode = view.query.get("mode", "")
         first, last = interval(view.query.get("steps", ""))
         sums = [
@@ -126,6 +127,9 @@ class AgentsPanel:
             and (last is None or shown_step(each.mode, each.step) <= last)
         ]
         agents = [replace(each, prices=_prices(view, each.name)) for each in _agents(sums)]
+        kind = rows_kind(view.rest, "agents")
+        if kind is not None:
+            return rows_file("agents", kind, map(_plain, agents))
         costs = [each.cost for each in agents if each.cost is not None]
         body = view.template(
             "agents.html",
@@ -178,6 +182,24 @@ def _agents(sums: Sequence[Sum]) -> list[AgentSums]:
         own[each.kind] = each if known is None else _added(known, each)
     agents = [AgentSums(name=name, sums=own) for name, own in found.items()]
     return sorted(agents, key=lambda each: (-each.total("calls"), each.name))
+
+
+def _plain(agent: AgentSums) -> dict[str, Any]:
+    names: tuple[SumKind, ...] = (
+        "calls",
+        "prompt_tokens",
+        "sampled_tokens",
+        "cut",
+        "errors",
+        "tools",
+    )
+    return {
+        "agent": agent.name,
+        **{name: int(agent.total(name)) for name in names},
+        "cost": agent.cost,
+        "call_seconds": agent.seconds,
+        "reward": agent.reward,
+    }
 
 
 def _added(one: Sum, other: Sum) -> Sum:

@@ -22,6 +22,7 @@ from agl_dashboard._history import (
     place_text,
 )
 from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._rows import rows_file, rows_kind
 from agl_dashboard._sources import ShownRun
 from agl_dashboard.panels._overview import thinned
 
@@ -102,6 +103,9 @@ class ComparePanel:
             return _data({name: each for name, each in histories.items() if name in names})
         a, b = _side(view, "a"), _side(view, "b")
         outcome = await _outcome(a, b) if a is not None and b is not None else None
+        kind = rows_kind(view.rest, "tasks")
+        if kind is not None:
+            return rows_file("tasks", kind, map(_plain, outcome.pairs if outcome else []))
         body = view.template(
             "compare.html",
             view=view,
@@ -123,6 +127,17 @@ class ComparePanel:
 
 def make_panel() -> ComparePanel:
     return ComparePanel()
+
+
+def _plain(pair: TaskPair) -> dict[str, Any]:
+    return {
+        "task": pair.task,
+        "a": pair.a,
+        "b": pair.b,
+        "difference": pair.difference,
+        "rollout_a": pair.row_a.id,
+        "rollout_b": pair.row_b.id,
+    }
 
 
 def _query(names: list[str]) -> str:

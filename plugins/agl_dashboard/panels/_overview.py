@@ -12,6 +12,7 @@ from agl_core.text import replaced
 from agl_core.types import Evaluation, StepReport
 from agl_dashboard._history import History, evaluation_text
 from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._rows import rows_file, rows_kind
 from agl_dashboard._steps import shown_step
 
 _FIRST: Final = ("loss", "entropy", "kl", "grad_norm", "ratio_mean", "clip_fraction", "staleness")
@@ -53,6 +54,9 @@ class OverviewPanel:
             for number, each in sorted(history.steps.items())
             if (first is None or number >= first) and (last is None or number <= last)
         ]
+        kind = rows_kind(view.rest, "steps")
+        if kind is not None:
+            return rows_file("steps", kind, map(msgspec.to_builtins, chosen))
         body = view.template(
             "overview.html",
             view=view,

@@ -6,14 +6,15 @@ import asyncio
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from agl_core.types import PromptTemplate
-from agl_dashboard._panel import Page, View
+from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._rows import rows_file, rows_kind
 from agl_dashboard._text import visible
 
 _WORD: Final = re.compile(r"\s+|\w+|[^\w\s]")
@@ -98,13 +99,17 @@ class PromptsPanel:
     order = 50
     scope: Literal["all", "run"] = "run"
 
-    async def page(self, view: View) -> Page:
+    async def page(self, view: View) -> Page | PlainAnswer:
         directory = view.run.directory
         phases = await asyncio.to_thread(read_phases, directory) if directory else []
         wanted = view.query.get("phase", "")
         phase = next(
             (each for each in phases if each.name == wanted), phases[0] if phases else None
         )
+        kind = rows_kind(view.rest, "prompts")
+        if kind is not None:
+            rows = _rows(phase) if phase is not None else _texts(await _published(view))
+            return rows_file("prompts", kind, rows)
         version = self._chosen(view, phase)
         parent = phase.versions.get(version.parent) if phase and version else None
         texts = version.texts if version else {}
@@ -134,6 +139,25 @@ class PromptsPanel:
 
 def make_panel() -> PromptsPanel:
     return PromptsPanel()
+
+
+def _rows(phase: Phase) -> Iterator[dict[str, Any]]:
+    for each in phase.ordered():
+        yield {
+            "phase": phase.name,
+            "version": each.digest,
+            "parent": each.parent,
+            "chosen": each.digest == phase.chosen,
+            "score": each.best,
+            "scores": each.scores,
+            "why": each.why,
+            "texts": each.texts,
+        }
+
+
+def _texts(published: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for name, text in published.items():
+        yield {"prompt": name, "text": text}
 
 
 def read_phases(directory: Path) -> list[Phase]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar, cast, get_args
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 import msgspec
 from agl_reading import SORTS, Cursor, RolloutRow, RowFilter, RowQuery, Sort
 
-from agl_core.text import json_bytes
 from agl_core.types import FailureKind, Mode, RolloutStatus
 from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._rows import rows_file, rows_kind
 from agl_dashboard._sources import ShownRun
 from agl_dashboard._steps import shown_step, stored_step
 
@@ -92,8 +92,9 @@ class RolloutsPanel:
     async def page(self, view: View) -> Page | PlainAnswer:
         listing = RowList.read(view.query)
         reading = view.run.reading
-        if view.rest == "rollouts.jsonl":
-            return _export(view, listing)
+        kind = rows_kind(view.rest, "rollouts")
+        if kind is not None:
+            return rows_file("rollouts", kind, _exported(view, listing))
         back = "before" in view.query
         place = view.query.get("before" if back else "after", "")
         after = Cursor.parse(place) if place else None
@@ -128,20 +129,15 @@ def _place(row: RolloutRow, listing: RowList) -> str:
     return str(Cursor.of(row, listing.sort))
 
 
-def _export(view: View, listing: RowList) -> PlainAnswer:
-    from starlette.responses import StreamingResponse  # noqa: PLC0415
-
-    async def lines() -> AsyncGenerator[bytes, None]:
-        after: Cursor | None = None
-        for _ in range(_EXPORT // _PIECE):
-            rows = await listing.page(view.run, after, limit=_PIECE)
-            yield b"".join(json_bytes(msgspec.to_builtins(row)) + b"\n" for row in rows)
-            if len(rows) < _PIECE:
-                return
-            after = Cursor.of(rows[-1], listing.sort)
-
-    headers = {"content-disposition": 'attachment; filename="rollouts.jsonl"'}
-    return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)
+async def _exported(view: View, listing: RowList) -> AsyncGenerator[dict[str, Any], None]:
+    after: Cursor | None = None
+    for _ in range(_EXPORT // _PIECE):
+        rows = await listing.page(view.run, after, limit=_PIECE)
+        for row in rows:
+            yield msgspec.to_builtins(row)
+        if len(rows) < _PIECE:
+            return
+        after = Cursor.of(rows[-1], listing.sort)
 
 
 def _one(text: str, known: tuple[_T, ...]) -> _T | None:

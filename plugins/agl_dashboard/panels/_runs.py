@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from agl_dashboard._history import History
-from agl_dashboard._panel import Page, View
+from agl_dashboard._panel import Page, PlainAnswer, View
+from agl_dashboard._rows import rows_file, rows_kind
 from agl_dashboard._sources import ShownRun
 
 _POINTS = 60
@@ -35,17 +36,38 @@ class RunsPanel:
     order = 0
     scope: Literal["all", "run"] = "all"
 
-    async def page(self, view: View) -> Page:
+    async def page(self, view: View) -> Page | PlainAnswer:
         rows = await asyncio.to_thread(_rows, view)
         sort = view.query.get("sort", "time")
         rows.sort(key=lambda row: row.name)
         rows.sort(key=_KEYS.get(sort, _changed), reverse=True)
-        body = view.template("runs.html", rows=rows, sort=sort, target=view.sources.target)
+        kind = rows_kind(view.rest, "runs")
+        if kind is not None:
+            return rows_file("runs", kind, map(_plain, rows))
+        body = view.template(
+            "runs.html", view=view, rows=rows, sort=sort, target=view.sources.target
+        )
         return Page(title="Runs", body=body, scripts=("runs",))
 
 
 def make_panel() -> RunsPanel:
     return RunsPanel()
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    history = row.history or History()
+    score = history.best.score if history.best is not None else None
+    return {
+        "run": row.name,
+        "state": history.status,
+        "step": history.step,
+        "steps": history.planned or None,
+        "reward": history.curve[-1] if history.curve else None,
+        "score": score.mean if score is not None else None,
+        "score_low": score.low if score is not None else None,
+        "score_high": score.high if score is not None else None,
+        "changed_at": history.updated_at or None,
+    }
 
 
 def _changed(row: Row) -> float:

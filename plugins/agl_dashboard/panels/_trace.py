@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
 from agl_reading import Cursor, RolloutRow, RowFilter, RowQuery, rewards_of, usage_of
+from agl_records import export_lines
 
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, SpanKind
 from agl_dashboard._chat import answers, conversation
+from agl_dashboard._marks import RolloutMarks, rollout_marks
 from agl_dashboard._panel import Page, PlainAnswer, View
 from agl_dashboard._sources import ShownRun
 from agl_dashboard._steps import shown_step
@@ -52,14 +54,17 @@ class TracePanel:
 
     async def page(self, view: View) -> Page | PlainAnswer:
         shown = await self._read(view)
+        marks = await rollout_marks(view, shown.rollout.id)
         part = view.query.get("part", "")
         if part == "rows":
             asked = [piece for piece in _pieces(view, shown) if piece.rows]
-            return _fragment(view.template("spans.html", view=view, pieces=asked))
+            return _fragment(view.template("spans.html", view=view, pieces=asked, marks=marks))
         if part == "detail":
-            return _fragment(_detail(view, shown))
+            return _fragment(_detail(view, shown, marks))
         if part == "text":
             return _text(view, shown)
+        if part == "export":
+            return _export(view, shown.rollout)
         rollout = shown.rollout
         own = [node.span for node in shown.nodes]
         body = view.template(
@@ -75,10 +80,11 @@ class TracePanel:
             siblings=await _siblings(view.run, rollout),
             neighbours=await _neighbours(view, rollout.id),
             back=view.url("rollouts", **_list_state(view.query.get("from", ""))),
-            detail=_detail(view, shown),
+            detail=_detail(view, shown, marks),
+            marks=marks,
             pieces=_pieces(view, shown),
         )
-        return Page(title=f"Rollout of {rollout.task.id}", body=body, scripts=("trace",))
+        return Page(title=f"Rollout of {rollout.task.id}", body=body, scripts=("trace", "marks"))
 
     async def _read(self, view: View) -> AttemptTree:
         run, rollout_id = view.run, view.rest
@@ -134,7 +140,7 @@ def _piece(shown: AttemptTree, start: int, loaded: bool) -> TreePiece:
     return TreePiece(start=start, length=len(rows), rows=rows if loaded else ())
 
 
-def _detail(view: View, shown: AttemptTree) -> Any:
+def _detail(view: View, shown: AttemptTree, marks: RolloutMarks) -> Any:
     span = shown.span(view.query.get("span", ""))
     if span is None:
         rollout, attempt = shown.rollout, shown.attempt
@@ -158,6 +164,7 @@ def _detail(view: View, shown: AttemptTree) -> Any:
         view=view,
         span=span,
         call=call,
+        marks=marks,
         messages=messages,
         left_out=left_out,
         answers=answers(call) if call is not None else [],
@@ -245,6 +252,18 @@ def _fragment(html: Any) -> PlainAnswer:
     from starlette.responses import HTMLResponse  # noqa: PLC0415
 
     return HTMLResponse(str(html))
+
+
+def _export(view: View, rollout: Rollout) -> PlainAnswer:
+    """Return the records of the rollout in the form of ``agl store export``."""
+    from starlette.responses import StreamingResponse  # noqa: PLC0415
+
+    async def lines() -> AsyncGenerator[bytes, None]:
+        async for line in export_lines(view.run.store, RolloutQuery(ids=(rollout.id,))):
+            yield f"{line}\n".encode()
+
+    headers = {"content-disposition": 'attachment; filename="rollout.jsonl"'}
+    return StreamingResponse(lines(), media_type="application/jsonl", headers=headers)
 
 
 def _text(view: View, shown: AttemptTree) -> PlainAnswer:

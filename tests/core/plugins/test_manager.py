@@ -4,6 +4,7 @@ import pytest
 
 from agl_core.errors import ConfigError, PluginConflictError, PluginError
 from agl_core.plugins import PluginManager
+from agl_core.types import Losses
 
 GOOD = """
     from agl_core.plugins import hookimpl
@@ -286,7 +287,7 @@ def test_observers_run_in_load_order_with_the_arguments_they_name(shelf):
     (shelf.folder / "calls.py").write_text("seen = []", encoding="utf-8")
     plugins = manager()
 
-    plugins.observe("agl_update_applied", update=None, step=3)
+    plugins.observe("agl_update_applied", update=None, step=3, losses=Losses())
 
     import calls
 

@@ -3,7 +3,7 @@ import asyncio
 import httpx
 import pytest
 from agl_dashboard._app import Dashboard
-from agl_dashboard._sources import ShownRuns
+from agl_dashboard._sources import ShownRuns, Writing
 
 from agl_core._builtin import load_plugins
 from tests.plugins.dashboard.browser import Served, Watched, chromium
@@ -28,8 +28,9 @@ async def visit(plugins, tmp_path):
     """Open the dashboard of a target in this process; returns a client of it."""
     opened = []
 
-    async def visited(target, key=""):
-        sources = ShownRuns(str(target), plugins, tmp_path / "index")
+    async def visited(target, key="", *, write=False, marks=None):
+        writing = Writing(write=write, file=marks)
+        sources = ShownRuns(str(target), plugins, tmp_path / "index", writing=writing)
         app = Dashboard(sources, plugins).app(key=key)
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://localhost", verify=False

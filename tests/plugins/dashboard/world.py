@@ -86,19 +86,16 @@ class World:
 
     def step(self, step, reward=0.5, **fields):
         metrics = {"loss": 1.0 / step, "entropy": 0.3, "update_s": 0.1, "kl": 0.01}
-        self.log.step(
-            StepReport(
-                step=step,
-                steps=3,
-                reward=reward,
-                channels={"main": reward},
-                rollouts=4,
-                calls=8,
-                tokens=100,
-                wall_s=2.0,
-                **{"metrics": metrics, **fields},
-            )
-        )
+        given = {"steps": 3, "rollouts": 4, "calls": 8, "tokens": 100, "wall_s": 2.0}
+        channels = {"main": reward}
+        given |= {
+            "step": step,
+            "reward": reward,
+            "channels": channels,
+            "metrics": metrics,
+            **fields,
+        }
+        self.log.step(StepReport(**given))
 
     def evaluation(self, step, mean, **fields):
         score = Estimate(mean=mean, low=mean - 0.1, high=mean + 0.1, n=2)

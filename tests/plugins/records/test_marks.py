@@ -69,7 +69,7 @@ def test_marks_are_read_by_filter_page_by_page(marks):
     found = marks.read()
     assert all(one.at >= other.at for one, other in pairwise(found))
     pages = [marks.read(limit=4)]
-    pages.append(marks.read(after=pages[0][-1], limit=4))
+    pages.append(marks.read(after=pages[0][-1].place, limit=4))
     assert [*pages[0], *pages[1]] == found
     assert {mark.call for mark in marks.read(MarkFilter(verdict="bad"))} == {"ca_1", "ca_4"}
     assert {mark.call for mark in marks.read(MarkFilter(verdict="none"))} == {"ca_2", "ca_5"}

@@ -21,7 +21,7 @@ def setup() -> AlgorithmSetup:
     def loss() -> PolicyGradient:
         return PolicyGradient(ClipOptions())
 
-    return AlgorithmSetup(name="grpo", loss_factory=loss, lr=1e-3)
+    return AlgorithmSetup(name="grpo", loss_factory=loss, lr=1e-3, token_numbers=True)
 
 
 class _OnTorch(EngineContract):

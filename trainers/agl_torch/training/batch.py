@@ -77,6 +77,18 @@ class TensorBatch:
         parts = group_minibatches(self.groups.tolist(), count, order=order)
         return [np.flatnonzero(np.isin(self.groups, part)) for part in parts]
 
+    def strongest(self, share: float) -> IntArray:
+        """Return the terms of a share of the groups, at least of one.
+
+        They are the groups with the greatest sum of absolute advantages, each with its weight.
+        """
+        strength = (self.advantages * self.weights).abs().cpu().numpy()
+        sums = np.bincount(self.groups, weights=strength)
+        known = np.unique(self.groups)
+        count = max(1, round(share * len(known)))
+        chosen = sorted(known.tolist(), key=lambda group: (-sums[group], group))[:count]
+        return np.flatnonzero(np.isin(self.groups, chosen))
+
 
 def _ints(values: object) -> IntArray:
     return np.asarray(values, dtype=np.int64)

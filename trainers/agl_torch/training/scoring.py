@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from agl_torch._forward import CausalModel
+from agl_torch._forward import CausalModel, Entropies
 from agl_torch.training.batch import TensorBatch
 from agl_torch.training.packing import Pack
 
@@ -25,11 +25,19 @@ class LogprobScorer:
         self._model = model
         self._autocast = autocast
 
-    def logprobs(self, pack: Pack, batch: TensorBatch, *, recompute: bool = False) -> Tensor:
+    def logprobs(
+        self,
+        pack: Pack,
+        batch: TensorBatch,
+        *,
+        recompute: bool = False,
+        entropies: Entropies | None = None,
+    ) -> Tensor:
         """Return the log-probability (S,) of each term's target at its sampling temperature.
 
         Args:
             recompute: Use gradient checkpointing.
+            entropies: Gets the entropies of the same distributions.
         """
         with self._precision():
             return self._model.logprobs(
@@ -38,6 +46,7 @@ class LogprobScorer:
                 targets=batch.targets[pack.terms],
                 temperatures=batch.temperatures[pack.terms],
                 recompute=recompute,
+                entropies=entropies,
             )
 
     def _precision(self) -> AbstractContextManager[object]:
