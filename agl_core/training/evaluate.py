@@ -179,15 +179,10 @@ def pass_at_k(counts: Sequence[tuple[int, int]], *, k: int) -> Estimate | None:
     return estimate(values) if values else None
 
 
-def agent_scores(
-    evaluations: Sequence[Evaluation], agents: Sequence[str]
-) -> dict[str, dict[str, Estimate]]:
-    """Return the scores in the first and the last evaluation by agent; see `Report.agents`."""
-    ends = dict(zip(("before", "after"), [*evaluations[:1], *evaluations[1:][-1:]], strict=False))
-    return {
-        agent: {when: each.channels.get(agent, each.score) for when, each in ends.items()}
-        for agent in agents
-    }
+def agent_scores(evaluations: Sequence[Evaluation], agent: str) -> dict[str, Estimate]:
+    """Return an agent's scores in the first and the last evaluation; see `Report.agents`."""
+    ends = zip(("before", "after"), [*evaluations[:1], *evaluations[1:][-1:]], strict=False)
+    return {when: each.channels.get(agent, each.score) for when, each in ends}
 
 
 def is_better(candidate: Estimate, best: Estimate | None) -> bool:

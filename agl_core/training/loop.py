@@ -243,6 +243,7 @@ class TrainingLoop:
 
     async def _report(self, progress: RunState, *, wall_s: float) -> Report:
         after = await self._fingerprints()
+        agents = trained_agents(self._config, [*progress.policies.values()])
         best = progress.best or progress.checkpoint
         progress.losses.merge(await self._components.events.take_losses())
         seen = {channel for step in progress.steps for channel in step.channels}
@@ -265,9 +266,7 @@ class TrainingLoop:
                 }
                 for name, policy in progress.policies.items()
             },
-            agents=agent_scores(
-                progress.evaluations, trained_agents(self._config, [*progress.policies.values()])
-            ),
+            agents={agent: agent_scores(progress.evaluations, agent) for agent in agents},
             prompts=prompt_reports(progress),
             rollouts=sum(part.rollouts for part in (*progress.steps, *tuned)),
             editor_calls=sum(sum(phase.calls.values()) for phase in tuned),

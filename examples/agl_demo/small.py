@@ -1,4 +1,4 @@
-"""Make a model of about a hundred thousand weights for an example's own texts.
+"""Make a model of some 200,000 weights for an example's own texts.
 
 Qwen2's architecture with the demo's chat template. It learns from drawn conversations on one core,
 in about a minute, and works offline. The same machine, library versions and seed give the same

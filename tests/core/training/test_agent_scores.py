@@ -11,7 +11,7 @@ def evaluation(step: int, score: float, **channels: float) -> Evaluation:
 
 def test_an_agent_s_score_is_that_of_the_channel_of_its_name() -> None:
     evaluations = [evaluation(0, 0.5, left=0.25), evaluation(2, 0.6), evaluation(4, 0.75, left=1.0)]
-    scores = agent_scores(evaluations, ["left", "right_*"])
+    scores = {name: agent_scores(evaluations, name) for name in ("left", "right_*")}
     assert {when: each.mean for when, each in scores["left"].items()} == {
         "before": 0.25,
         "after": 1,
@@ -22,5 +22,5 @@ def test_an_agent_s_score_is_that_of_the_channel_of_its_name() -> None:
 
 
 def test_without_a_second_evaluation_there_is_no_score_after() -> None:
-    assert agent_scores([], ["left"]) == {"left": {}}
-    assert list(agent_scores([evaluation(0, 0.5)], ["left"])["left"]) == ["before"]
+    assert agent_scores([], "left") == {}
+    assert list(agent_scores([evaluation(0, 0.5)], "left")) == ["before"]
