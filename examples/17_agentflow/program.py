@@ -1,7 +1,7 @@
 """A planner, an executor, a verifier and a generator that share a memory; no framework.
 
 A query is a way through eight doors. In each turn the planner chooses a tool for the door that the
-memory ends with, the executor writes the command, and the verifier says whether to go on. In the
+memory ends with, the executor writes the command, and the verifier says whether to continue. In the
 end the generator reads the memory and answers. The program contains no training code; the
 environment variables ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` set its endpoint.
 """

@@ -1,4 +1,4 @@
-"""A game of two players in which whoever takes the last stick wins.
+"""A game of two players in which the one who takes the last stick wins.
 
 The program uses only the OpenAI client and contains no training code. The environment variables
 ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY`` set its endpoint.

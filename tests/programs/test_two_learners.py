@@ -36,7 +36,7 @@ def test_the_program_does_not_know_that_it_is_trained():
         ([""], "right", False, 1),
     ],
 )
-def test_whoever_takes_the_last_stick_wins(program, monkeypatch, answers, winner, legal, moves):
+def test_taking_the_last_stick_wins(program, monkeypatch, answers, winner, legal, moves):
     given = iter(answers)
     with FakeOpenAI(lambda body: next(given)) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
