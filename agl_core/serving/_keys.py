@@ -19,6 +19,7 @@ ENV_KEY: Final = "AGL_API_KEY"
 
 _TAG_CHARS: Final = 16
 _MAC_CHARS: Final = 40
+_KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key"})
 _DERIVED: Final = 4096
 """Size of the cache of derived keys: every call of an attempt is checked against its key."""
 
@@ -149,7 +150,11 @@ def equal_keys(given: str, key: str) -> bool:
 
 
 def bearer_of(headers: list[tuple[bytes, bytes]]) -> str:
-    """Return a request's bearer token; empty if it has none. The scheme is case-insensitive."""
-    given = next((value for name, value in headers if name == b"authorization"), b"")
-    scheme, _, token = system_text(given).partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    """Return a request's bearer token, or else its ``x-api-key``; empty if it has neither.
+
+    The scheme is case-insensitive.
+    """
+    given = {name: value for name, value in reversed(headers) if name in _KEY_HEADERS}
+    scheme, _, token = system_text(given.get(b"authorization", b"")).partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return bearer or system_text(given.get(b"x-api-key", b""))

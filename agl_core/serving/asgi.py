@@ -49,6 +49,7 @@ _KEPT_BACK: Final = frozenset(
         "trailer",
         "transfer-encoding",
         "upgrade",
+        "x-api-key",
     }
 )
 

@@ -105,6 +105,15 @@ def test_bearer_tokens_are_read_whatever_the_case_of_the_scheme(header, token):
     assert bearer_of([]) == ""
 
 
+def test_a_key_may_come_as_x_api_key():
+    """What Anthropic's clients send; a bearer token is preferred, and the first of two."""
+    key, bearer = (b"x-api-key", b"k"), (b"authorization", b"Bearer b")
+    assert bearer_of([key]) == "k"
+    assert bearer_of([key, (b"x-api-key", b"other")]) == "k"
+    assert bearer_of([key, bearer]) == bearer_of([bearer, key]) == "b"
+    assert bearer_of([key, (b"authorization", b"Basic b")]) == "k"
+
+
 def test_an_empty_key_opens_nothing():
     assert equal_keys("k", "k")
     assert not equal_keys("", "")
