@@ -139,6 +139,11 @@ class Trainer:
         if isinstance(algorithm, VERL):
             return {**self._prompts(()), **algorithm.settings(len(rows))}
         if isinstance(algorithm, APO):
+            if not any(isinstance(item, LLM) for item in self._resources.values()):
+                raise ConfigError(
+                    "Trainer with APO does not know the model that the rollout function asks: pass "
+                    "initial_resources={..., 'main_llm': LLM(endpoint=..., model=...)}"
+                )
             return {**self._of_resources((agent,)), **algorithm.settings(len(val or rows))}
         if algorithm is None or isinstance(algorithm, str):
             named = {"algorithm.name": algorithm} if algorithm else {}

@@ -268,6 +268,8 @@ def test_what_is_not_there_is_an_error():
         agl.Trainer().fit(agl.LitAgent(), ROWS)
     with pytest.raises(ConfigError, match="Trainer got algorithm="):
         agl.Trainer(algorithm=object()).fit(asks, ROWS)
+    with pytest.raises(ConfigError, match="does not know the model"):
+        agl.Trainer(algorithm=APO()).fit(asks, ROWS)
     with pytest.raises(ConfigError, match="cannot be called"):
         agl.Trainer().fit("agent", ROWS)
     with pytest.raises(ConfigError, match="only 'f-string' is served"):

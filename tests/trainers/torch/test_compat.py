@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -14,6 +18,8 @@ from agl_compat._triplets import ATTRIBUTE
 
 import agl_core
 from agl_core.errors import TrainingError
+from agl_core.store import SqliteStore
+from agl_core.types import RolloutQuery
 
 pytestmark = pytest.mark.filterwarnings("ignore::agl_compat.OldNameWarning")
 
@@ -49,20 +55,14 @@ def fit(agent, model_path, home, **more):
 
 
 def spans(report):
-    from agl_core.store import SqliteStore
-
     rows = []
 
     async def read():
-        from agl_core.types import RolloutQuery
-
         store = SqliteStore(Path(report.directory) / "store.db")
         await store.open()
         found = await store.rollouts(RolloutQuery())
         rows.extend(await store.spans([rollout.id for rollout in found]))
         await store.close()
-
-    import asyncio
 
     asyncio.run(read())
     return rows
@@ -92,6 +92,32 @@ def test_a_class_with_a_rollout_method_is_trained(model_path, tmp_path):
     assert {span.agent for span in spans(report) if span.call} == {"Writer"}
     log = (tmp_path / "run" / "training.log").read_text().splitlines()
     assert [line.split(" ", 1)[1].split()[0] for line in log] == ["run", "step", "step", "run"]
+
+
+def test_a_program_in_the_shape_of_the_quick_start_trains(model_path, tmp_path):
+    program = Path(__file__).with_name("older_program.py")
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={
+            **os.environ,
+            "MODEL": model_path,
+            "RUNS": str(tmp_path),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "sums" / "report.json").read_text())
+    weights = report["policies"]["trained"]
+    assert len(report["steps"]) == 2
+    assert weights["sha256_before"] != weights["sha256_after"]
+    assert len(report["evaluations"]) == 2
+    for name in ("LitAgent", "Trainer", "VERL(config)", "agent_match"):
+        assert done.stderr.count(f"{name} is a name of another library") == 1
+    assert "These have no effect: " in done.stderr
+    assert "data.max_prompt_length" in done.stderr
 
 
 def test_returned_triplets_without_logprobs_are_scored_by_the_engine_and_trained(
@@ -203,4 +229,3 @@ def test_the_names_warn_once(model_path):
     assert [str(each.message).split(";")[0] for each in caught] == [
         "Trainer is a name of another library"
     ]
-    assert json.dumps(SETTINGS)

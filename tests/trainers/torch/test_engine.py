@@ -162,3 +162,27 @@ async def test_the_vocabulary_is_that_of_the_embedding(run_engine, model_path):
     config = json.loads((Path(model_path) / "config.json").read_text())
     async with run_engine([Policy(name="p", model=model_path)]) as engine:
         assert engine.vocab_size("p") == config["vocab_size"]
+
+
+async def test_given_tokens_are_scored_by_the_weights_that_serve(
+    run_engine, client, model_path, sampled, make_batch, recompute, tmp_path
+):
+    policy = Policy(name="p", model=model_path, trainable=True)
+    async with run_engine([policy], SETUP) as engine:
+        backend = engine.backend("p")
+        for version in (0, 1):
+            reply = await client(engine, "p").ask(seed=1, max_tokens=8, temperature=0.7)
+            (answer,) = reply.answers
+            scored = await backend.score(reply.prompt, answer.tokens, temperature=0.7)
+            assert scored.version == version
+            assert scored.logprobs == pytest.approx(answer.logprobs, abs=1e-4)
+            if not version:
+                given = recompute(model_path, [1], [2, 3], temperature=2.0)
+                scored = await backend.score([1], [2, 3], temperature=2.0)
+                assert scored.logprobs == pytest.approx(given, abs=1e-4)
+                await engine.update(make_batch([sampled([1], [2, 3], [0.0, 0.0])]))
+        with pytest.raises(ValueError, match="context holds 512"):
+            await backend.score([1] * 500, [2] * 13, temperature=1.0)
+        assert len((await backend.score([1] * 500, [2] * 12, temperature=1.0)).logprobs) == 12
+    with pytest.raises(EngineError):
+        await backend.score([1], [2], temperature=1.0)
