@@ -92,9 +92,6 @@ class TrackerConfig(_PluginOptions):
     """A registered tracker; further keys of this table are its options."""
 
 
-_KEY_VARIABLE = "OPENAI_API_KEY"
-
-
 class PolicyConfig(_Config):
     """A named set of weights, and the agents that it serves."""
 
@@ -112,7 +109,7 @@ class PolicyConfig(_Config):
     base_url: str | None = Field(default=None, pattern="^https?://")
     """Address of an OpenAI-compatible endpoint, ending in ``/v1``, that serves the policy instead of
     the engine. Its calls are never trained."""
-    api_key_env: str = _KEY_VARIABLE
+    api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the key of `base_url`; may be unset for open endpoints."""
     share: float | None = Field(default=None, ge=0, le=1)
     """Probability that the policy plays an agent in a training attempt, drawn for each attempt and
@@ -123,7 +120,7 @@ class PolicyConfig(_Config):
     def _is_one_kind(self) -> PolicyConfig:
         if self.trainable and (self.base_url is not None or self.share is not None):
             raise ValueError("a policy with base_url or share is never trained: trainable = false")
-        if self.base_url is None and self.api_key_env != _KEY_VARIABLE:  # a stored run names it
+        if self.base_url is None and self.api_key_env != "OPENAI_API_KEY":  # a stored run names it
             raise ValueError("api_key_env has no effect without base_url")
         if self.share is None and "agents" not in self.model_fields_set:
             raise ValueError("agents is missing: name the agents that the policy serves")
