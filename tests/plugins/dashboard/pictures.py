@@ -52,15 +52,18 @@ def its_tokens(page: Any) -> None:
     """Show the tokens of that call, coloured by their advantages where the run has kept them."""
     first_trace(page)
     page.click("#detail a.each")
+    page.wait_for_selector("#text")
     if page.locator("a:has-text('Advantage')").count():
         page.click("a:has-text('Advantage')")
-    page.wait_for_function("document.querySelector('#text').textContent")
+        page.wait_for_url("**by=advantage**")
+    page.wait_for_function("document.querySelector('#text')?.textContent")
 
 
 def its_group(page: Any) -> None:
     """Show the prefix tree of that call's group."""
     its_tokens(page)
     page.click("a:has-text('Prefix tree')")
+    page.wait_for_url("**view=group**")
     page.wait_for_selector("main section")
 
 
