@@ -53,8 +53,8 @@ def its_tokens(page: Any) -> None:
     first_trace(page)
     page.click("#detail a.each")
     page.wait_for_selector("#text")
-    if page.locator("a:has-text('Advantage')").count():
-        page.click("a:has-text('Advantage')")
+    if page.locator("#colours a[data-by=advantage]").count():
+        page.click("#colours a[data-by=advantage]")
         page.wait_for_url("**by=advantage**")
     page.wait_for_function("document.querySelector('#text')?.textContent")
 
