@@ -11,6 +11,7 @@ _PANELS = {
     "overview": "rewards, scores, losses and metrics by step",
     "rollouts": "rollouts by filter and order, page by page",
     "trace": "what happened inside a rollout",
+    "tokens": "the tokens of a call, coloured by numbers, and the prefix tree of a group",
     "marks": "what people said of answers, with exports for training",
     "agents": "calls, tokens, times and rewards by agent, and who calls whom",
     "prompts": "versions of tuned prompts, with scores and differences",

@@ -95,6 +95,8 @@ def settings(arm: str, seed: int, model: str) -> dict[str, Any]:
     made["rewards"] = [{"name": f"{WORLD}:graded"}]
     made["prompts"] = {"writer": {"agents": ["writer"], "captured": True}}
     made["optimizers"] = {"apo": {**APO, "editor": {"function": f"{WORLD}:editor"}}}
+    if arm == "prompts":
+        del made["algorithm"]
     return {**made, "phases": ARMS[arm]}
 
 

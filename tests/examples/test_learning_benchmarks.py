@@ -11,6 +11,10 @@ from agl_demo import world
 from agl_demo.rules import IDLE, RULES, WRITER
 from agl_demo.training import held_out_tasks, train_tasks
 
+from agl_core._builtin import load_plugins
+from agl_core.app.parts import check_phases
+from agl_core.config.loader import resolve
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -83,3 +87,11 @@ def test_every_arm_has_equal_rollouts():
         for arm, phases in together.ARMS.items()
     }
     assert set(totals.values()) == {688}, totals
+
+
+def test_the_configuration_of_every_arm_is_valid(tmp_path):
+    imitation, together = map(importlib.import_module, ("bench_imitation", "bench_together"))
+    made = [imitation.settings(tmp_path, arm, 0) for arm in imitation.ARMS]
+    made += [together.settings(arm, 0, "demo") for arm in together.ARMS]
+    for each in made:
+        check_phases(resolve(each), load_plugins())

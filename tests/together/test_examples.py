@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NO_FRAMEWORK = {"03_verl_cpu", "09_any_language", "10_images", "11_prompts"}
-"""`tests/trainers/verl`, `tests/e2e` and `test_prompts_example.py` run them."""
+NO_FRAMEWORK = {"03_verl_cpu", "09_any_language", "10_images", "11_prompts", "12_werewolf"}
+"""Others run them: `tests/trainers/verl`, `tests/e2e`, `test_prompts_example.py`, `tests/programs`."""
 
 
 def examples() -> set[str]:

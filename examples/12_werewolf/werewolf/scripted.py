@@ -174,6 +174,32 @@ class Wolf(AnyPlayer):
         return f"{self._any(request)}号" if request.options else "无"
 
 
+class Novice(Wolf):
+    """A wolf that plays every phase and mostly by chance: what the tiny model learns from."""
+
+    def __init__(self, seed: int | str, *, skill: float = 0.3) -> None:
+        """Take a seed, and the probability of a choice that spares the wolves."""
+        super().__init__(f"novice {seed}", skill=skill)
+
+    async def answer(self, request: Request) -> str:
+        """Return an answer."""
+        draw = self.chance.random()
+        if request.form is Form.SPEECH:
+            return self._speech(request, draw)
+        if request.form is Form.YES_NO:
+            return yes(draw < {"explode": 0.02, "run": 0.3, "withdraw": 0.2}[request.phase])
+        if request.form is Form.SPEECH_YES_NO:
+            return f"杀{self._any(request)}号。\n{yes(draw < 0.9)}"
+        return str(self._any(request)) if draw < 0.9 else "无"
+
+    def _speech(self, request: Request, draw: float) -> str:
+        if draw < 0.5:
+            return f"我投{self._any(request)}号。"
+        if draw < 0.85:
+            return "我是好人。"
+        return f"我是预言家，{self._any(request)}号是{self.chance.choice(['狼人', '好人'])}。"
+
+
 def village(seed: int | str, *, skill: float = 1.0) -> Seating:
     """Return a seating: `Wolf` for the wolves, `Villager` for the others."""
 
