@@ -69,16 +69,19 @@ function act(box, button) {
     const field = box.querySelector("textarea[name=correction]");
     if (!field.value) field.value = button.dataset.begin;
     field.focus();
-  } else if ("save" in button.dataset) send(box, words(box));
+  } else if ("save" in button.dataset && Object.keys(words(box)).length) send(box, words(box));
 }
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.(".mark[data-send] button");
   if (button) act(button.closest(".mark"), button);
 });
-document.addEventListener("change", (event) => {
+// Not "change", which a text that was filled in does not cause.
+document.addEventListener("focusout", (event) => {
   const box = event.target.closest?.(".mark[data-send]");
-  if (box && event.target.matches("textarea")) send(box, words(box));
+  if (!box?.isConnected || !event.target.matches("textarea")) return;
+  const changed = words(box);
+  if (Object.keys(changed).length) send(box, changed);
 });
 
 const keys = { g: "[data-set=good]", b: "[data-set=bad]", u: "[data-clear]" };

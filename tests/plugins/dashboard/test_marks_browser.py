@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 import pytest
 from agl_records import MARKS_FILE, Marks
 
-from agl_core.types import Task
+from agl_core.types import Rollout, Task
 from tests.plugins.dashboard.browser import Served, Watched, chromium
 from tests.plugins.dashboard.world import World, model_call
 
@@ -30,9 +30,20 @@ async def made(directory):
 
 
 @pytest.fixture
-def rollouts(tmp_path):
-    with ThreadPoolExecutor(1) as thread:  # the browser's own loop runs in this thread
-        return thread.submit(asyncio.run, made(tmp_path / "runs" / "one")).result()
+def elsewhere():
+    """Run coroutines in a loop of another thread: the browser has one in this thread."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture
+def rollouts(tmp_path, elsewhere):
+    return elsewhere(made(tmp_path / "runs" / "one"))
 
 
 @pytest.fixture
@@ -142,6 +153,35 @@ def test_two_viewers_and_one_who_only_reads(tab, rollouts):
     assert "from the other" in reader.locator(".mark").inner_text()
     reader.keyboard.press("g")
     assert reader.locator(".mark[data-verdict=bad]").count() == 1
+
+
+async def begun(directory):
+    """A run with an attempt under way, in which one call has ended."""
+    world = await World(directory).open()
+    claim = await world.begin()
+    await world.store.add_spans(model_call(claim, "writer", ASK, "four")[1:])
+    return world, claim
+
+
+async def goes_on(world, claim):
+    await world.store.add_spans(model_call(claim, "planner", ASK, "five")[1:])
+    await world.store.enqueue([Rollout(id="ro_more", task=Task(id="more"), run_id="one")])
+
+
+def test_words_that_are_being_written_stay_while_the_attempt_goes_on(tab, tmp_path, elsewhere):
+    directory = tmp_path / "runs" / "one"
+    world, claim = elsewhere(begun(directory))
+    page = open_call(tab("--write"), claim.rollout.id)
+    page.wait_for_selector("#live:not([hidden])")
+    page.keyboard.press("n")
+    page.keyboard.type("half a no")
+    elsewhere(goes_on(world, claim))
+    page.wait_for_selector("#tree :text('planner')")
+    page.keyboard.type("te")
+    page.keyboard.press("Control+Enter")
+    saved(page, "")
+    elsewhere(world.close())
+    assert [mark.note for mark in Marks(directory / MARKS_FILE).read()] == ["half a note"]
 
 
 def test_what_cannot_be_saved_is_said(tab, rollouts, tmp_path):
