@@ -45,11 +45,6 @@ class PrefixTree:
     """Number of tokens of the tree, each of which is computed once."""
     longest: int
 
-    @property
-    def shared(self) -> float:
-        """Share of the tokens that need not be computed again."""
-        return 1 - self.unique / self.flat if self.flat else 0.0
-
 
 def prefix_tree(paths: Sequence[TreePath]) -> PrefixTree:
     """Lay calls out as a tree; the largest branches come first."""

@@ -3,7 +3,6 @@
 # ruff: noqa: S608  only names of columns and placeholders are put together
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -16,14 +15,15 @@ from agl_core.errors import StoreError
 from agl_core.files import make_private_directory, touch_private
 from agl_core.text import replaced
 from agl_core.types import Mode
+from agl_reading._filters import RowConditions
 from agl_reading._rows import Count, RolloutRow, RowFilter, RowQuery, Sort, Sum, SumKind
 from agl_reading._summary import Summary
-from agl_reading._words import indexed, phrases
+from agl_reading._words import indexed
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_VERSION: Final = 4
+_VERSION: Final = 6
 _BUSY_S: Final = 30.0
 _MOST_OPEN: Final = 5000
 _TABLES: Final = """
@@ -45,6 +45,7 @@ CREATE TABLE rows (
     body BLOB NOT NULL
 );
 CREATE INDEX rows_status ON rows (status, id);
+CREATE INDEX rows_mode ON rows (mode, id);
 CREATE INDEX rows_cause ON rows (cause, id) WHERE cause != '';
 CREATE INDEX rows_task ON rows (task, id);
 CREATE INDEX rows_group ON rows (group_id, id);
@@ -122,6 +123,7 @@ class IndexFile:
                 raise
             self._replace()
         self._reader = self._connect()
+        self._filters = RowConditions(self._reader)
         self._reader.execute("PRAGMA query_only = ON")
         self.measure()
 
@@ -242,12 +244,24 @@ class IndexFile:
     @_checked
     def add(self, summaries: Sequence[Summary]) -> None:
         """Count ended rollouts, each once; rows that another process has counted stay."""
+        sums: dict[tuple[Any, ...], tuple[int, float]] = {}
         with self._transaction() as sql:
             for summary in summaries:
-                self._add(sql, summary)
+                self._add(sql, summary, sums)
+            sql.executemany(
+                "INSERT INTO sums VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "n = n + excluded.n, total = total + excluded.total",
+                [(*key, n, total) for key, (n, total) in sums.items()],
+            )
         self.changes += 1
 
-    def _add(self, sql: sqlite3.Connection, summary: Summary) -> None:
+    def _add(
+        self,
+        sql: sqlite3.Connection,
+        summary: Summary,
+        sums: dict[tuple[Any, ...], tuple[int, float]],
+    ) -> None:
+        """Count one rollout; `sums` are to be added."""
         row = _plain(summary.row)
         found = sql.execute(
             f"UPDATE rows SET status = ?, cause = ?, reward = ?, seconds = ?, tokens = ?, body = ?, "
@@ -267,14 +281,10 @@ class IndexFile:
                 "INSERT OR IGNORE INTO agents VALUES (?, ?)",
                 [(each, number) for each in row.agents],
             )
-            sql.executemany(
-                "INSERT INTO sums VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-                "n = n + excluded.n, total = total + excluded.total",
-                [
-                    (row.run_id, each.mode, each.step, each.kind, each.name, each.n, each.total)
-                    for each in summary.sums.values()
-                ],
-            )
+            for each in summary.sums.values():
+                key = (row.run_id, each.mode, each.step, each.kind, each.name)
+                n, total = sums.get(key, (0, 0.0))
+                sums[key] = (n + each.n, total + each.total)
             sql.execute(
                 "INSERT INTO texts (rowid, text) VALUES (?, ?)", (number, indexed(summary.text))
             )
@@ -282,7 +292,9 @@ class IndexFile:
     @_checked
     def page(self, query: RowQuery) -> list[RolloutRow]:
         """Return a page."""
-        where, values = _conditions(query.wanted, query.sort)
+        where, values = self._filters.conditions(
+            query.wanted, query.sort, descending=query.descending
+        )
         column, way = _COLUMN[query.sort], "DESC" if query.descending else "ASC"
         after = query.after
         if after is not None:
@@ -299,7 +311,7 @@ class IndexFile:
     @_checked
     def count(self, wanted: RowFilter, most: int) -> Count:
         """Count up to `most` rows."""
-        where, values = _conditions(wanted, "time")
+        where, values = self._filters.conditions(wanted, "time")
         (number,) = self._reader.execute(
             f"SELECT count(*) FROM (SELECT 1 FROM rows WHERE {' AND '.join(where)} LIMIT ?)",
             [*values, most + 1],
@@ -347,47 +359,3 @@ def _columns(row: RolloutRow) -> tuple[Any, ...]:
         row.seconds,
         row.key("tokens"),
     )
-
-
-def _conditions(wanted: RowFilter, sort: Sort) -> tuple[list[str], list[Any]]:
-    where, values = ["1"], list[Any]()
-    # A status matches most rows: with another order than by time, its index would need a sort.
-    status = "status" if sort == "time" and len(wanted.statuses) == 1 else "+status"
-    equal = {
-        "id": wanted.id,
-        "+run_id": wanted.run_id,
-        "+mode": wanted.mode or "",
-        "cause": wanted.cause,
-        "task": wanted.task,
-        "group_id": wanted.group_id,
-    }
-    for column, value in equal.items():
-        if value:
-            where.append(f"{column} = ?")
-            values.append(value)
-    if wanted.cause:
-        where.append("cause != ''")
-    if wanted.statuses:
-        where.append(f"{status} IN ({', '.join('?' * len(wanted.statuses))})")
-        values += [each.value for each in wanted.statuses]
-    bounds = (
-        ("step >= ?", wanted.first_step),
-        ("step <= ?", wanted.last_step),
-        ("+resources_version = ?", wanted.resources_version),
-        ("reward >= ?", wanted.least_reward),
-        ("reward <= ?", wanted.most_reward),
-    )
-    for condition, bound in bounds:
-        if bound is not None:
-            where.append(condition)
-            values.append(bound)
-    if wanted.most_reward is not None and wanted.least_reward is None:
-        where.append("reward > ?")
-        values.append(-math.inf)
-    if wanted.agent:
-        where.append("EXISTS (SELECT 1 FROM agents WHERE agent = ? AND row = number)")
-        values.append(wanted.agent)
-    if asked := phrases(wanted.text):
-        where.append("number IN (SELECT rowid FROM texts WHERE texts MATCH ?)")
-        values.append(" AND ".join(f'"{phrase}" *' for phrase in asked))
-    return where, values

@@ -15,6 +15,7 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
@@ -99,6 +100,7 @@ def stream_bytes(batch: Batch, update: Update, rollout_ids: Sequence[str]) -> by
         rollout_ids: One per entry of ``batch.call_ids``.
     """
     order = sorted(range(len(batch.calls)), key=batch.calls.__getitem__)
+    in_order = all(before <= after for before, after in pairwise(batch.calls))
     given: dict[str, Any] = {name: getattr(batch, name) for name in (*_NODES, *_TERMS)}
     if update.tokens is not None:
         found = {name: getattr(update.tokens, name) for name in NUMBERS}
@@ -111,7 +113,7 @@ def stream_bytes(batch: Batch, update: Update, rollout_ids: Sequence[str]) -> by
     columns, parts, offset = dict[str, Column](), list[bytes](), 0
     for name, values in given.items():
         code = "i" if values.typecode == "i" else "f"
-        ordered = values if name in _NODES else [values[at] for at in order]
+        ordered = values if name in _NODES or in_order else [values[at] for at in order]
         packed = _little(array(code, ordered))
         columns[name] = Column(code, offset, len(ordered))
         parts.append(packed)

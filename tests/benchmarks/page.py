@@ -11,8 +11,8 @@ RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 _HEAD = """# How fast it is, beside what else there is
 
-`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `gateway`, `imitation`, `import`,
-`integrations`, `store` and `together`. Each runs both sides in turn in one go, at least five times, writes every sample to
+`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `dashboard`, `gateway`,
+`imitation`, `import`, `integrations`, `store` and `together`. Each runs both sides in turn in one go, at least five times, writes every sample to
 `NAME.json` beside this page, and rewrites this page. A ratio is the median of the rounds' ratios. Figures
 depend on the machine and on what else it does; ratios much less. `imitation` and `together` measure what is
 learned, not speed.
@@ -29,6 +29,7 @@ def text() -> str:
         ("capture", _capture),
         ("integrations", _integrations),
         ("import", _import),
+        ("dashboard", _dashboard),
         ("imitation", _imitation),
         ("together", _together),
     ):
@@ -162,6 +163,37 @@ def _import(report: dict[str, Any]) -> Iterator[str]:
     medians = report["medians"]
     yield f"`import agl_core` takes {medians['ours']:.3f} s more than bare Python,"
     yield f"`import agentlightning` {medians[_PEER]:.1f} s."
+
+
+_SHOWN = {
+    "empty": "first rows, empty cache",
+    "cached": "first rows, cached",
+    "turn": "next page",
+}
+
+
+def _dashboard(report: dict[str, Any]) -> Iterator[str]:
+    build, targets = report["build"], report["targets_ms"]
+    yield f"The page of rollouts in Chromium, of a store of {report['rollouts']:,} rollouts: milliseconds from"
+    yield "opening the address, or from the click on the next page, until rows are painted. Beside it a page of"
+    yield "NiceGUI with the same rows from the same index, and the dashboard of agentlightning 0.3.0 over"
+    yield f"{report['peer_rollouts']:,} rollouts in memory. On a machine that does nothing else, the targets are"
+    yield f"{targets['empty']} ms for the first rows and {targets['turn']} ms for the next page."
+    yield ""
+    yield from _table("Milliseconds", "agl-core", "NiceGUI", "ratio", _PEER, "ratio")
+    for what, title in _SHOWN.items():
+        medians, ratios = report["medians"][what], report["ratios"][what]
+        yield _row(
+            title,
+            f"{medians['ours']:.0f}",
+            f"{medians['nicegui']:.0f}",
+            f"{ratios['nicegui']:.2f}",
+            f"{medians[_PEER]:.0f}",
+            f"{ratios[_PEER]:.2f}",
+        )
+    yield ""
+    yield f"Without an index, all rollouts are listed after {build['rows_s']:.0f} s; rewards, tokens and words of all are"
+    yield f"in the index, of {build['bytes'] / 1e6:.0f} MB, after {build['all_s']:.0f} s."
 
 
 def _imitation(report: dict[str, Any]) -> Iterator[str]:

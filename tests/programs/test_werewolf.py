@@ -264,6 +264,16 @@ def test_two_steps_train_the_wolves_alone(tmp_path):
     assert trained["sha256_before"] != trained["sha256_after"]
 
 
+def test_an_opponent_plays_some_seats_and_the_other_wolves_are_trained(tmp_path):
+    small = ("train.steps=1", "train.tasks_per_step=1", "algorithm.group_size=3")
+    done = train(tmp_path, "policies.opponent.share=0.3", *small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    (trained,) = [one for one in report["policies"].values() if one["trainable"]]
+    assert trained["sha256_before"] != trained["sha256_after"]
+    assert 0 < report["lost"]["calls_of_opponents"] < report["calls"]
+
+
 def test_a_role_that_no_seat_has_is_an_error_that_lists_the_aliases(tmp_path):
     small = ("train.steps=1", "train.tasks_per_step=1", "algorithm.group_size=2")
     done = train(tmp_path, 'agents=["dragon"]', *small)

@@ -32,8 +32,9 @@ let renewing = false;
 let again = false;
 
 export async function renew(url = location.href) {
-  if (renewing) { again = true; return; }
+  if (renewing) { again = true; return false; }
   renewing = true;
+  let done = false;
   try {
     const answer = await fetch(url, { headers: { accept: "text/html" } });
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -47,10 +48,23 @@ export async function renew(url = location.href) {
     }
     localTimes();
     dispatchEvent(new CustomEvent("agl-renewed", { detail: fresh }));
+    done = answer.ok;
   } catch { /* the next change tries again */ } finally {
     renewing = false;
     if (again) { again = false; setTimeout(renew, 1000); }
   }
+  return done;
+}
+
+// Turns the page of a list without loading what stays.
+async function turn(event) {
+  const link = event.target.closest?.("a[rel=next][href], a[rel=prev][href]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  const { href } = link;
+  if (!(await renew(href))) { location.assign(href); return; }
+  history.pushState(null, "", href);
+  scrollTo(0, 0);
 }
 
 function keepState(part, other) {
@@ -148,6 +162,8 @@ async function copyLink() {
 document.getElementById("theme").addEventListener("click", chooseTheme);
 document.getElementById("copy").addEventListener("click", copyLink);
 document.addEventListener("keydown", onKey);
+document.addEventListener("click", turn);
+addEventListener("popstate", () => renew());
 // A choice in a filter applies at once; empty fields stay out of the address.
 for (const form of document.querySelectorAll("form[data-auto]")) {
   form.addEventListener("change", () => form.requestSubmit());

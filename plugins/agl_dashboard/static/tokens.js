@@ -3,9 +3,12 @@
 const BUCKETS = 16;
 const PIECES_AT_ONCE = 2000;
 const PARTS = { logprob: "low", entropy: "high", advantage: "both", mismatch: "both", ratio: "both" };
-const NAMES = {
-  logprob: "log-probability", advantage: "advantage", entropy: "entropy", mismatch: "mismatch (trainer - sampled)",
-  ratio: "ratio (after / before the update)",
+const NAMES = { logprob: "Log-prob.", advantage: "Advantage", entropy: "Entropy", mismatch: "Mismatch", ratio: "Ratio" };
+const MEANINGS = {
+  logprob: "log-probability of the token when it was sampled", advantage: "advantage in the loss",
+  entropy: "entropy of the distribution before the update, in nats",
+  mismatch: "log-probability of the trainer before the update, minus that of sampling",
+  ratio: "probability after the update, divided by that before it",
 };
 const STATES = ["context", "sampled, not trained", "trained"];
 
@@ -38,7 +41,7 @@ function addStyles() {
   const rules = [
     "#text::highlight(agl-context) { color: GrayText; }",
     "#text::highlight(agl-sampled) { text-decoration: underline dotted; }",
-    "#text::highlight(agl-chosen) { text-decoration: underline solid 2px; color: Highlight; }",
+    "#text::highlight(agl-chosen) { background-color: Highlight; color: HighlightText; }",
   ];
   for (const kind of ["one", "both"]) {
     for (let bucket = 0; bucket < BUCKETS; bucket++) {
@@ -102,7 +105,7 @@ function showLegend(scale) {
   const bar = document.createElement("i");
   bar.style.background = `linear-gradient(90deg, ${colours.join(", ")})`;
   legend.replaceChildren(number(scale.ends[0]), bar, number(scale.ends[1]));
-  legend.title = NAMES[by];
+  legend.title = MEANINGS[by];
 }
 
 function highlight(name) {

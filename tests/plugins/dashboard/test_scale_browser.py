@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from agl_core import semconv
@@ -182,4 +184,34 @@ async def grown(world, claim):
     world.store = SqliteStore(world.directory / "store.db", orphans="keep")
     await world.store.open()
     await world.end(claim, steps(claim, 2 * PIECE, 5))
+    await world.close()
+
+
+def test_pages_of_a_list_turn_without_loading_the_rest_again(serve, tab, tmp_path):
+    run(many(World(tmp_path / "runs" / "many"), 120))
+    page = tab(serve(tmp_path / "runs")).open("/run/many/-/rollouts?mode=train")
+    page.wait_for_selector("#total:has-text('120')")
+    page.evaluate("window.stays = true")
+    first = page.locator("[data-row]").first.get_attribute("data-row")
+    page.click("a[rel=next]")
+    page.wait_for_url(re.compile("mode=train&after="))
+    second = page.locator("[data-row]").first.get_attribute("data-row")
+    page.keyboard.press("j")
+    assert page.locator(".marked").get_attribute("data-row") == second != first
+    page.click("a[rel=next]")
+    page.wait_for_selector("a[rel=next][aria-disabled]")
+    assert page.locator("[data-row]").count() == 20
+    page.go_back()
+    page.wait_for_selector(f"[data-row='{second}']")
+    page.click("a[rel=prev]")
+    page.wait_for_selector(f"[data-row='{first}']")
+    assert page.evaluate("window.stays")
+    page.reload()
+    page.wait_for_selector(f"[data-row='{first}']")
+
+
+async def many(world, rollouts):
+    await world.open()
+    for _ in range(rollouts):
+        await world.end(await world.begin(), [])
     await world.close()
