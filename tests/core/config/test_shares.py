@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.config.loader import resolve
+from agl_core.config.loader import load_config, resolve, save_config
 from agl_core.config.policies import capture_settings, resolve_policies, trained_agents
 from agl_core.errors import ConfigError
 from agl_core.types import Rollout, Task, any_matches
@@ -140,3 +140,9 @@ def test_no_agent_has_shares_above_1_in_a_configuration_that_passes(shares, name
     for name in names:
         matching = [p.share for p in found if p.share is not None and any_matches(p.agents, name)]
         assert sum(matching) <= 1 + 1e-9
+
+
+def test_a_stored_configuration_with_policies_is_read_again(tmp_path):
+    policies = {"p": {"agents": ["writer"], "model": "m", "trainable": True}}
+    config = resolve({"policies": policies})
+    assert load_config(save_config(config, tmp_path)).policies == config.policies
