@@ -58,6 +58,17 @@ def test_a_policy_that_cannot_be_is_refused(section, message):
         resolved({"w": {"agents": ["writer"], "trainable": True}, "foe": section})
 
 
+def test_the_policies_of_a_stored_run_can_be_read_back(tmp_path):
+    sections = {
+        "w": {"agents": ["writer"], "trainable": True},
+        "rest": {"agents": ["*"]},
+        "judge": {"agents": ["judge"], **ENDPOINT},
+        "foe": {**ENDPOINT, "api_key_env": "KEY", "share": 0.5},
+    }
+    config, _ = resolved(sections)
+    assert load_config(save_config(config, tmp_path)).policies == config.policies
+
+
 @pytest.mark.parametrize("agents", [["judge"], ["judge*"], ["w"], ["other"]])
 def test_a_share_of_agents_that_no_trainable_policy_serves_is_refused(agents):
     with pytest.raises(ConfigError, match=r"'foe' has a share of agents that no trainable"):
@@ -140,9 +151,3 @@ def test_no_agent_has_shares_above_1_in_a_configuration_that_passes(shares, name
     for name in names:
         matching = [p.share for p in found if p.share is not None and any_matches(p.agents, name)]
         assert sum(matching) <= 1 + 1e-9
-
-
-def test_a_stored_configuration_with_policies_is_read_again(tmp_path):
-    policies = {"p": {"agents": ["writer"], "model": "m", "trainable": True}}
-    config = resolve({"policies": policies})
-    assert load_config(save_config(config, tmp_path)).policies == config.policies
