@@ -66,7 +66,6 @@ def agl_register_algorithms(register: Register) -> None:
 def agl_register_commands(register: Register) -> None:
     for name, target, summary in (
         ("train", "train:command", "train the named agents of an agent program"),
-        ("store", "store:command", "list, show, delete and export a run's records"),
         ("plugins", "plugins:command", "list plugins with version and state"),
     ):
         register(name, f"agl_core.cli._{target}", summary=summary)

@@ -290,7 +290,9 @@ def commands() -> str:
         table(("Option", "Meaning"), _shared_rows()),
     ]
     for name in cli.list_commands(context):
-        parts += _command(name, own_plugins().registry("commands").resolve(name), state, level=2)
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts += _command(name, command, state, level=2)
     return "\n\n".join(parts)
 
 
@@ -341,7 +343,7 @@ def _shared_rows() -> list[Row]:
 def _rows(command: click.Command) -> list[Row]:
     rows: list[Row] = []
     for each in command.params:
-        if isinstance(each, click.Option):
+        if isinstance(each, click.Option) and not each.hidden:
             value = "" if each.is_flag else f" {each.metavar or _metavar(each.type)}"
             names = ", ".join(f"`{name}{value}`" for name in each.opts)
             rows.append((names, each.help or _BUILT_IN_HELP.get(each.name or "", "")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
@@ -194,9 +194,9 @@ def _watching(
 ) -> Generator[tuple[Observer, ...], None, None]:
     """Yield a run's observers, with those that display its progress."""
     invocation = current_invocation()
-    console = getattr(sys, "stderr", None)  # None in a process without a console
-    stream = invocation.stream or (console if shown else None)
-    with displayed(stream, plugins) if stream is not None else nullcontext(()) as displays:
+    # A process without a console has no standard error.
+    stream = invocation.stream or (getattr(sys, "stderr", None) if shown else None)
+    with displayed(stream, plugins) as displays:
         yield (*given, *displays, *invocation.observers)
 
 

@@ -429,14 +429,13 @@ def make_rewriters(plugins: PluginManager) -> list[RewriterFactory]:
 
 @contextmanager
 def displayed(
-    stream: TextIO, plugins: PluginManager
+    stream: TextIO | None, plugins: PluginManager
 ) -> Generator[tuple[Observer, ...], None, None]:
-    """Yield the observers that show a run on a stream: one of every registered display."""
-    factories = all_of(plugins.registry("displays"))
-    if not factories:
-        _log.debug("The run's progress is not shown: no plugin registers a display")
+    """Yield an observer of every registered display; without a stream, of those that need none."""
+    factories = all_of(plugins.registry("displays")).values()
     with ExitStack() as stack:
-        yield tuple(stack.enter_context(factory(stream)) for factory in factories.values())
+        used = [each for each in factories if stream or hasattr(each, "always")]
+        yield tuple(stack.enter_context(factory(stream)) for factory in used)
 
 
 def all_of(registry: Registry) -> dict[str, Any]:

@@ -90,8 +90,10 @@ class Subcommands(click.Group):
         except ConfigError as error:
             unknown = commands.unknown(cmd_name, self.list_commands(ctx))
             raise click.UsageError(str(unknown), ctx) from error
-        registration = commands.get(name)
-        return command if registration.extra is None else _checked(command, registration)
+        registration, extended = commands.get(name), copy(command)
+        options = [each for each in commands.names() if each.startswith(f"{name}.--")]
+        extended.params = [*command.params, *map(commands.create, options)]
+        return extended if registration.extra is None else _checked(extended, registration)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List commands by their registered summary; none of them is imported."""

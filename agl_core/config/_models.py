@@ -120,7 +120,7 @@ class PolicyConfig(_Config):
     def _is_one_kind(self) -> PolicyConfig:
         if self.trainable and (self.base_url is not None or self.share is not None):
             raise ValueError("a policy with base_url or share is never trained: trainable = false")
-        if self.base_url is None and "api_key_env" in self.model_fields_set:
+        if self.base_url is None and self.api_key_env != "OPENAI_API_KEY":  # a stored run names it
             raise ValueError("api_key_env has no effect without base_url")
         if self.share is None and "agents" not in self.model_fields_set:
             raise ValueError("agents is missing: name the agents that the policy serves")

@@ -310,12 +310,15 @@ class ReceivedRequest:
         )
 
     def backend(self, identity: Identity, model: str) -> tuple[Backend, str]:
-        rollout = self.endpoints.attempts.admit(identity).rollout
-        route = self.endpoints.router.find(identity, model, rollout)
+        route = self._route(identity, model)
         return route.backend, route.upstream_model
 
     def policy(self, identity: Identity, model: str) -> Policy:
-        return self.endpoints.router.find(identity.known_as, model).policy
+        return self._route(identity, model).policy
+
+    def _route(self, identity: Identity, model: str) -> Route:
+        rollout = self.endpoints.attempts.admit(identity).rollout
+        return self.endpoints.router.find(identity, model, rollout)
 
     async def body(self, *, largest: int | None = None, advice: str = "") -> bytes:
         try:

@@ -98,11 +98,7 @@ class Backend(ABC):
         return None
 
     async def score(
-        self,
-        prompt: Sequence[int],  # noqa: ARG002
-        answer: Sequence[int],  # noqa: ARG002
-        *,
-        temperature: float,  # noqa: ARG002
+        self, prompt: Sequence[int], answer: Sequence[int], *, temperature: float
     ) -> Scored | None:
         """Return how probable the ids of an answer are with the weights that serve now.
 
@@ -112,6 +108,7 @@ class Backend(ABC):
             ValueError: prompt and answer do not fit into the model's context.
             EngineError: the backend does not answer.
         """
+        del prompt, answer, temperature
         return None
 
     async def count_tokens(self, body: bytes) -> Counted | None:  # noqa: ARG002

@@ -163,8 +163,9 @@ class RegisterSpecs:
         """Offer displays of a run: ``factory(stream: TextIO) -> AbstractContextManager[Observer]``.
 
         Each run enters the context and leaves it at its end. `stream` is a console or a file. All
-        displays that are registered are used, unless a run is started with ``progress=False``. A
-        factory with a method ``plot(report)`` also draws reports, for `Report.plot`.
+        displays that are registered are used. A run that is started with ``progress=False`` uses
+        only factories with an attribute ``always``, with None for a stream. A factory with a method
+        ``plot(report)`` also draws reports, for `Report.plot`.
         """
 
     @hookspec(historic=True)
@@ -181,7 +182,11 @@ class RegisterSpecs:
 
     @hookspec(historic=True)
     def agl_register_commands(self, register: Register) -> None:
-        """Offer click commands of the ``agl`` program."""
+        """Offer click commands of the ``agl`` program.
+
+        A name such as ``train.--dashboard`` adds an option to a command: ``factory() -> click.Option``.
+        The option does its work in its callback, with ``expose_value=False``.
+        """
 
 
 class ObserveSpecs:

@@ -179,6 +179,12 @@ def pass_at_k(counts: Sequence[tuple[int, int]], *, k: int) -> Estimate | None:
     return estimate(values) if values else None
 
 
+def agent_scores(evaluations: Sequence[Evaluation], agent: str) -> dict[str, Estimate]:
+    """Return an agent's scores in the first and the last evaluation; see `Report.agents`."""
+    ends = zip(("before", "after"), [*evaluations[:1], *evaluations[1:][-1:]], strict=False)
+    return {when: each.channels.get(agent, each.score) for when, each in ends}
+
+
 def is_better(candidate: Estimate, best: Estimate | None) -> bool:
     """Return whether a candidate's mean is greater than the best one's; NaN never is.
 

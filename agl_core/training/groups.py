@@ -12,22 +12,9 @@ from typing import Final
 import msgspec
 
 from agl_core.config import RolloutConfig
-from agl_core.errors import (
-    CaptureError,
-    ConfigError,
-    EmptyAnswerError,
-    RewardError,
-    TrainingError,
-)
+from agl_core.errors import CaptureError, ConfigError, EmptyAnswerError, RewardError, TrainingError
 from agl_core.interfaces import AdaptedAttempt, Adapter, AttemptRecord
-from agl_core.types import (
-    AgentReturn,
-    AttemptStatus,
-    Failure,
-    FailureKind,
-    Losses,
-    TrajectoryGroup,
-)
+from agl_core.types import AgentReturn, AttemptStatus, Failure, FailureKind, Losses, TrajectoryGroup
 from agl_core.types.rollout import failure_by_calls, none_fit
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from msgspec.structs import replace
 
 from agl_core.config import RunConfig
-from agl_core.config.policies import needs_tuner
+from agl_core.config.policies import needs_tuner, trained_agents
 from agl_core.training.checkpoint import POLICIES, CheckpointState, config_digest, name_of
-from agl_core.training.evaluate import is_better
+from agl_core.training.evaluate import agent_scores, is_better
 from agl_core.training.rollouts import TaskSampler, configured_prompts
 from agl_core.training.steps import LoopComponents, RunState, Serving, Steps, reconfigures
 from agl_core.types import Evaluation, Losses, Policy, Report, StepReport, Task
@@ -243,6 +243,7 @@ class TrainingLoop:
 
     async def _report(self, progress: RunState, *, wall_s: float) -> Report:
         after = await self._fingerprints()
+        agents = trained_agents(self._config, [*progress.policies.values()])
         best = progress.best or progress.checkpoint
         progress.losses.merge(await self._components.events.take_losses())
         seen = {channel for step in progress.steps for channel in step.channels}
@@ -265,6 +266,7 @@ class TrainingLoop:
                 }
                 for name, policy in progress.policies.items()
             },
+            agents={agent: agent_scores(progress.evaluations, agent) for agent in agents},
             prompts=prompt_reports(progress),
             rollouts=sum(part.rollouts for part in (*progress.steps, *tuned)),
             editor_calls=sum(sum(phase.calls.values()) for phase in tuned),

@@ -208,6 +208,9 @@ class Report(msgspec.Struct, kw_only=True):
     evaluations: list[Evaluation] = []
     policies: dict[str, dict[str, Any]] = {}
     """Policy name to ``{"sha256_before", "sha256_after", "version", "path"}``."""
+    agents: dict[str, dict[str, Estimate]] = {}
+    """Trained agent, or glob of agents, to ``before`` and ``after``: its score in the first and the
+    last evaluation, which is the mean on the reward channel of its name, or else of all rewards."""
     prompts: dict[str, PromptReport] = {}
     rollouts: int = 0
     """Number of rollouts of steps and prompt phases."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import pre_tokenizers
@@ -29,8 +30,8 @@ _CORPUS_EXAMPLES = 20_000
 _TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
-def make_tokenizer(seed: int) -> Qwen2Tokenizer:
-    """Train the tokenizer on prompts and answers drawn with ``seed``."""
+def make_tokenizer(texts: Iterable[str]) -> Qwen2Tokenizer:
+    """Train the tokenizer on texts."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = [*alphabet, END_OF_TEXT, TURN_START, TURN_END]
     blank = Qwen2Tokenizer(
@@ -42,13 +43,14 @@ def make_tokenizer(seed: int) -> Qwen2Tokenizer:
         extra_special_tokens=[TURN_START],
         model_max_length=CONTEXT_LENGTH,
     )
-    tokenizer = blank.train_new_from_iterator(_texts(seed), vocab_size=_VOCAB_SIZE - len(MARKERS))
+    tokenizer = blank.train_new_from_iterator(texts, vocab_size=_VOCAB_SIZE - len(MARKERS))
     tokenizer.add_tokens(list(MARKERS))
     tokenizer.chat_template = _TEMPLATE.read_text(encoding="utf-8")
     return tokenizer
 
 
-def _texts(seed: int) -> list[str]:
+def shop_texts(seed: int) -> list[str]:
+    """Return the demo's prompts and answers, drawn with ``seed``."""
     rng = random.Random(seed)
     texts = ["system\n", "user\n", "assistant\n", "tool\n", "\nlookup(item)\n"]
     for _ in range(_CORPUS_EXAMPLES):

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agl_demo._evaluate import Scores, measure
 from agl_demo._sft import SftConfig, train
-from agl_demo._tokenizer import make_tokenizer
+from agl_demo._tokenizer import make_tokenizer, shop_texts
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def make(directory: Path, *, seed: int = 0, threads: int = 2) -> None:
     """Train tokenizer and model and write them to ``directory``, the weights as bfloat16."""
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
-    tokenizer = make_tokenizer(seed)
+    tokenizer = make_tokenizer(shop_texts(seed))
     model = train(tokenizer, SftConfig(seed=seed)).to(torch.bfloat16)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)

@@ -1,4 +1,4 @@
-"""``emit_tool_call`` that makes the call."""
+"""``emit_tool_call`` that makes the call, and rewards of several dimensions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 import agl_core
 from agl_compat._client import chat
 from agl_compat._names import renamed
-from agl_core.errors import ConfigError
+from agl_core.errors import ConfigError, RewardError
 from agl_core.tracing import agent_scope
 
 
@@ -58,6 +58,45 @@ def emit_tool_call(
         if context:
             agl_core.emit_object(dict(context), name="context")
         return cast("ChatAnswer", _answer(chat(body)))
+
+
+def emit_reward(
+    reward: Any,
+    channel: str = "main",
+    *,
+    primary_key: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    **target: Any,
+) -> None:
+    """Record a reward of this attempt.
+
+    Args:
+        reward: A number, or a mapping of dimensions to numbers. Of a mapping only the dimension
+            `primary_key` is the reward; the others are recorded and not trained.
+        channel: As of `agl_core.emit_reward`.
+        primary_key: The dimension that counts; it may be left out if there is only one.
+        attributes: Recorded with the reward.
+        target: Further arguments of `agl_core.emit_reward`, such as ``call`` and ``why``.
+
+    Raises:
+        RewardError: the value is not a finite number, or `primary_key` names no dimension.
+    """
+    if isinstance(reward, Mapping):
+        dimensions = dict(cast("Mapping[str, Any]", reward))
+        renamed(
+            "emit_reward with dimensions", "agl.emit_reward(value, channel) and channel_weights"
+        )
+        key = primary_key or (next(iter(dimensions)) if len(dimensions) == 1 else "")
+        if key not in dimensions:
+            raise RewardError(
+                f"emit_reward got the dimensions {sorted(dimensions)} and primary_key="
+                f"{primary_key!r}: name the one that counts"
+            )
+        agl_core.emit_object(dimensions, name="reward_dimensions")
+        reward = dimensions[key]
+    if attributes:
+        agl_core.emit_object(dict(attributes), name="reward_attributes")
+    agl_core.emit_reward(reward, channel, **target)
 
 
 def _answer(value: Any) -> Any:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Any, Final
 
+from agl_compat._names import renamed
 from agl_core.files import make_private_directory
 from agl_core.types import Evaluation, Report, StepReport
 
 NAME: Final = "training.log"
+
+
+def setup_logging(level: int | str = logging.INFO, **others: Any) -> None:
+    """Log to standard error; other arguments have no effect."""
+    del others
+    renamed("setup_logging", "logging.basicConfig(level=...)")
+    logging.basicConfig(level=level)
+
+
+def configure_logger(level: int | str = logging.INFO, name: str = "agl_core") -> logging.Logger:
+    """Log to standard error, and return the logger."""
+    setup_logging(level)
+    return logging.getLogger(name)
 
 
 class TrainingLog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -81,6 +81,12 @@ class Rollout:
     attempt: AttemptView
     metadata: Mapping[str, Any]
     resources_id: str
+
+
+NamedResources = dict[str, Any]
+"""Resources by name."""
+AttemptedRollout = Rollout
+Dataset = Sequence
 
 
 def resources_of(context: AttemptContext) -> dict[str, Any]:

@@ -170,6 +170,31 @@ class Trainer:
         return {"prompts": prompts} if prompts else {}
 
 
-def tasks_of(rows: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return tasks whose input is the whole row, so that a rollout function gets it unchanged."""
+class _NoEffect:
+    """A part that a run has of its own; its arguments have no effect."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        del arguments, named
+
+
+class AgentOpsTracer(_NoEffect):
+    """For ``Trainer(tracer=...)``, where it has no effect."""
+
+
+class OtelTracer(_NoEffect):
+    """For ``Trainer(tracer=...)``, where it has no effect."""
+
+
+class LLMProxy(_NoEffect):
+    """For ``Trainer(llm_proxy=...)``, where it has no effect."""
+
+
+def tasks_of(rows: Any) -> list[dict[str, Any]]:
+    """Return tasks whose input is the whole row, so that a rollout function gets it unchanged.
+
+    Args:
+        rows: An iterable, or an object with only ``__len__`` and ``__getitem__``.
+    """
+    if not isinstance(rows, Iterable):
+        rows = [rows[number] for number in range(len(rows))]
     return [{"id": str(number), "input": row} for number, row in enumerate(rows)]

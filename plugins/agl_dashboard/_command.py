@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,13 +17,38 @@ from agl_core.cli.group import CliState, debug_option, host_option, plugin_optio
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager
 
+if TYPE_CHECKING:
+    from agl_dashboard._sources import ShownRuns
+
 _PORT: Final = 8080
+_TRIED: Final = 20
+"""Ports that are tried where none was named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardRequest:
+    """The options of the command."""
+
+    host: str
+    port: int | None
+    index: Path | None
+    opens: bool
+    write: bool
+    """Whether people may mark calls."""
+    marks: Path | None
+    """File of a store's marks."""
+    attached: bool
+    """Whether another process of agl started it: it ends with its input and prints only the address."""
 
 
 @click.command()
 @click.argument("target", metavar="[DIR|STORE]", default="agl_runs")
 @host_option
-@click.option("--port", default=_PORT, show_default=True, help="0: one the system chooses.")
+@click.option(
+    "--port",
+    type=int,
+    help=f"0: one the system chooses; by default {_PORT}, or the next one that is free.",
+)
 @click.option(
     "--index",
     type=click.Path(file_okay=False, path_type=Path),
@@ -33,89 +62,101 @@ _PORT: Final = 8080
     metavar="FILE",
     help="The marks of a store; those of a run are marks.db in its directory.",
 )
+@click.option("--attached", is_flag=True, hidden=True)
 @plugin_option
 @debug_option
 @click.pass_obj
-def command(
-    state: CliState, *, target: str, host: str, port: int, index: Path | None, **options: Any
-) -> None:
+def command(state: CliState, *, target: str, **options: Any) -> None:
     """Show runs in a browser while they run and afterwards.
 
     DIR is a folder of runs, such as agl_runs, or one run's directory; STORE is a store's file or
     address. The run is never changed. Beyond this machine (--host 0.0.0.0) a key is needed: that in
     AGL_API_KEY, or else one that is printed as a part of the address.
     """
-    from agl_core.app import run_blocking  # noqa: PLC0415
-
-    def ready(url: str) -> None:
-        click.echo(f"Dashboard of {target} at {url}  (Ctrl+C stops it)")
-        if options["opens"]:
-            click.launch(url)
-
-    run_blocking(
-        serve(
-            target,
-            state.plugins(),
-            listen=(host, port),
-            index=index or default_index(),
-            ready=ready,
-            writing=(options["write"], options["marks"]),
-        )
-    )
-
-
-async def serve(
-    target: str,
-    plugins: PluginManager,
-    *,
-    listen: tuple[str, int],
-    index: Path,
-    ready: Callable[[str], None],
-    writing: tuple[bool, Path | None] = (False, None),
-) -> None:
-    """Serve the dashboard until cancelled.
-
-    Args:
-        target: A folder of runs, a run's directory, a store's file or address.
-        plugins: The loaded plugins.
-        listen: Host and port; port 0 chooses a free one.
-        index: Folder for indexes.
-        ready: Called with the address once connections are accepted; it may have a key.
-        writing: Whether people may mark calls, and the file of a store's marks.
-
-    Raises:
-        ConfigError: there is nothing at the target, or the port is in use.
-    """
-    import asyncio  # noqa: PLC0415
-
-    from agl_endpoints import key_for  # noqa: PLC0415
     from agl_stores import has_scheme  # noqa: PLC0415
 
-    from agl_core.serving import (  # noqa: PLC0415
-        GuestServer,
-        address_of,
-        bind,
-    )
-    from agl_dashboard._app import Dashboard  # noqa: PLC0415
+    from agl_core.app import run_blocking  # noqa: PLC0415
     from agl_dashboard._sources import ShownRuns, Writing  # noqa: PLC0415
 
-    host, port = listen
-    if not has_scheme(target) and not os.path.exists(os.path.expanduser(target)):  # noqa: ASYNC240, PTH110, PTH111  before anything is served
+    request = DashboardRequest(**options)
+    if not has_scheme(target) and not Path(target).expanduser().exists():
         raise ConfigError(
             f"There is no {target!r}: name a folder of runs, a run's directory, a store's file or "
             f"its address"
         )
-    key = key_for(host)
-    write, marks = writing
-    sources = ShownRuns(target, plugins, index, writing=Writing(write=write, file=marks))
+    writing = Writing(write=request.write, file=request.marks)
+    index = request.index or default_index()
+    sources = ShownRuns(target, state.plugins(), index, writing=writing)
     sources.check_marks()
-    listener = bind(host, port)
+
+    def ready(url: str) -> None:
+        said = url if request.attached else f"Dashboard of {target} at {url}  (Ctrl+C stops it)"
+        click.echo(said)
+        if request.opens:
+            click.launch(url)
+
+    run_blocking(
+        serve(
+            sources,
+            state.plugins(),
+            listener=listening(request.host, request.port),
+            ready=ready,
+            until_input_ends=request.attached,
+        )
+    )
+
+
+def listening(host: str, port: int | None) -> socket.socket:
+    """Return a listening socket; None for a port takes the first free one from 8080 on, and says so.
+
+    Raises:
+        ConfigError: the port is in use, or the host is no address of this machine.
+    """
+    from agl_core.serving import bind  # noqa: PLC0415
+
+    for candidate in range(_PORT, _PORT + _TRIED) if port is None else ():
+        with suppress(ConfigError):
+            listener = bind(host, candidate)
+            if candidate != _PORT:
+                click.echo(f"Port {_PORT} is in use: port {candidate} is used", err=True)
+            return listener
+    return bind(host, port or 0)
+
+
+async def serve(
+    sources: ShownRuns,
+    plugins: PluginManager,
+    *,
+    listener: socket.socket,
+    ready: Callable[[str], None],
+    until_input_ends: bool = False,
+) -> None:
+    """Serve the dashboard until cancelled.
+
+    Args:
+        sources: What is shown; closed at the end.
+        plugins: The loaded plugins.
+        listener: Bound socket, which is closed at the end.
+        ready: Called with the address once connections are accepted; it may have a key.
+        until_input_ends: End with standard input, which another process holds open.
+    """
+    import asyncio  # noqa: PLC0415
+
+    from agl_endpoints import key_for  # noqa: PLC0415
+
+    from agl_core.serving import GuestServer, address_of  # noqa: PLC0415
+    from agl_dashboard._app import Dashboard  # noqa: PLC0415
+
+    key = key_for(listener.getsockname()[0])
     server = GuestServer(Dashboard(sources, plugins).app(key=key))
     try:
         await server.start(listener)
         url = address_of(listener)
         ready(f"{url}/?key={key}" if key else url)
-        await asyncio.Event().wait()
+        if until_input_ends:
+            await asyncio.to_thread(sys.stdin.read)
+        else:
+            await asyncio.Event().wait()
     finally:
         await server.stop()
         await sources.close()

@@ -27,6 +27,9 @@ from agl_dashboard._history import RunFiles
 _log = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 1.0
+_PATIENCE_S: Final = 5.0
+"""Time that a page waits for the store; then it shows what the run's files say."""
+_OPENING: Final = "The store is still being opened: another process may keep it locked"
 _IDLE_S: Final = 120.0
 """A run that no page looked at for so long is closed."""
 _DEPTH: Final = 3
@@ -110,12 +113,20 @@ class ShownRun:
         return f"{self._instance}.{self._version}"
 
     async def look(self) -> None:
-        """Open the run, or keep it open; returns once its newest rows can be shown."""
+        """Open the run, or keep it open; returns once its newest rows can be shown.
+
+        A page does not wait long for a store that another process keeps locked.
+        """
         self._looked_at = monotonic()
         if self._task is None or self._task.done():
             self._ready = asyncio.Event()
             self._task = asyncio.create_task(self._follow(), name=f"agl-dashboard-{self.name}")
-        await self._ready.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._ready.wait()
+                return
+        if self._reading is None:
+            self.problem = self.problem or _OPENING
 
     async def changed(self, since: str, timeout_s: float) -> bool:
         """Wait until the version differs; False after `timeout_s`."""

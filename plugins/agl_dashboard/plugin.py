@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agl_core.interfaces import Register
 from agl_core.plugins import hookimpl
 
@@ -27,6 +29,36 @@ def agl_register_commands(register: Register) -> None:
         extra="dashboard",
         summary="show runs in a browser: rewards, rollouts, traces, agents",
     )
+    register(
+        "train.--dashboard",
+        "agl_dashboard._alongside:make_option",
+        summary="show the run in a browser while it runs",
+    )
+
+
+@hookimpl
+def agl_config_resolved(config: Any) -> None:
+    """Note which run begins, for a dashboard that shows it."""
+    from agl_dashboard._alongside import shown  # noqa: PLC0415
+
+    if dashboard := shown():
+        dashboard.note(config)
+
+
+@hookimpl
+def agl_run_started() -> None:
+    from agl_dashboard._alongside import shown  # noqa: PLC0415
+
+    if dashboard := shown():
+        dashboard.start()
+
+
+@hookimpl
+def agl_run_finished() -> None:
+    from agl_dashboard._alongside import shown  # noqa: PLC0415
+
+    if dashboard := shown():
+        dashboard.finished = True
 
 
 @hookimpl

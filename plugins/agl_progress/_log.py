@@ -21,18 +21,26 @@ _log = logging.getLogger(__name__)
 LOG: Final = "log.jsonl"
 
 
-@contextmanager
-def run_log(stream: TextIO) -> Generator[Observer, None, None]:
-    """Yield an observer that writes a training's log, which other programs can follow."""
-    del stream
-    observer = RunLog()
-    try:
-        yield observer
-    except BaseException as error:
-        observer.write("ended", error=f"{type(error).__name__}: {error}"[:2000])
-        raise
-    finally:
-        observer.close()
+class LogDisplay:
+    """Writes a training's log, which other programs can follow, also in a run that shows nothing."""
+
+    always: Final = True
+
+    @contextmanager
+    def __call__(self, stream: TextIO | None) -> Generator[Observer, None, None]:
+        """Yield an observer that writes the log; `stream` is not used."""
+        del stream
+        observer = RunLog()
+        try:
+            yield observer
+        except BaseException as error:
+            observer.write("ended", error=f"{type(error).__name__}: {error}"[:2000])
+            raise
+        finally:
+            observer.close()
+
+
+run_log: Final = LogDisplay()
 
 
 class RunLog:

@@ -115,6 +115,8 @@ class WatchedRun:
                 lines = ["run has written no log: it has not begun, or shows no progress"]
             case "failed":
                 lines = [f"run failed: {follower.error}"]
+            case "stopped" | "running" if follower.deleted:
+                lines = [f"run's log was deleted while {follower.process} ran"]
             case "stopped":
                 lines = [f"run stopped: {follower.process} has ended without a last word"]
             case "running":

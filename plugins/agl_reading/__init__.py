@@ -1,11 +1,24 @@
 """Pages of the rollouts of a store: filter, sort, count, search and sum.
 
 `Reading` is the interface. `IndexedReading` answers from an index in a file of its own, which it builds
-from the store piece by piece; `ScanReading` reads the whole store for every answer. A library for
-plugins; it registers no hooks.
+from the store piece by piece; `ScanReading` reads the whole store for every answer. `LogReader` follows
+the log of a run. A library for plugins; it registers no hooks.
 """
 
 from agl_reading._index import IndexedReading
+from agl_reading._latency import Latency, latencies
+from agl_reading._log import (
+    LOG,
+    REPORT,
+    LogEvent,
+    LoggedRun,
+    LogReader,
+    LogSink,
+    RunRecord,
+    RunStatus,
+    is_alive,
+    read_record,
+)
 from agl_reading._rows import (
     SORTS,
     Count,
@@ -31,15 +44,24 @@ from agl_reading._summary import Summary, searchable, summarise
 from agl_reading._words import holds, indexed, phrases
 
 __all__ = [
+    "LOG",
+    "REPORT",
     "SORTS",
     "AgentTotals",
     "Count",
     "Cursor",
     "IndexedReading",
+    "Latency",
+    "LogEvent",
+    "LogReader",
+    "LogSink",
+    "LoggedRun",
     "Reading",
     "RolloutRow",
     "RowFilter",
     "RowQuery",
+    "RunRecord",
+    "RunStatus",
     "ScanReading",
     "Sort",
     "Sum",
@@ -48,8 +70,11 @@ __all__ = [
     "agent_totals",
     "holds",
     "indexed",
+    "is_alive",
+    "latencies",
     "merge_calls",
     "phrases",
+    "read_record",
     "rewards_of",
     "searchable",
     "summarise",

@@ -170,8 +170,10 @@ class IndexedReading:
     async def count(self, wanted: RowFilter, *, most: int = 10_000) -> Count:
         return await self._in(self._reading, lambda: self._file.count(wanted, most))
 
-    async def sums(self, kinds: Sequence[SumKind], *, run_id: str = "") -> list[Sum]:
-        return await self._in(self._reading, lambda: self._file.sums(kinds, run_id))
+    async def sums(
+        self, kinds: Sequence[SumKind], *, run_id: str = "", first_step: int = 0
+    ) -> list[Sum]:
+        return await self._in(self._reading, lambda: self._file.sums(kinds, run_id, first_step))
 
     async def _in(self, thread: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(thread, call)

@@ -23,7 +23,7 @@ from agl_reading._words import indexed
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_VERSION: Final = 6
+_VERSION: Final = 7
 _BUSY_S: Final = 30.0
 _MOST_OPEN: Final = 5000
 _TABLES: Final = """
@@ -319,14 +319,15 @@ class IndexFile:
         return Count(number=min(number, most), capped=number > most)
 
     @_checked
-    def sums(self, kinds: Sequence[SumKind], run_id: str) -> list[Sum]:
-        """Return the sums of kinds, of one run or of all."""
+    def sums(self, kinds: Sequence[SumKind], run_id: str, first_step: int) -> list[Sum]:
+        """Return the sums of kinds, of one run or of all, from a step on."""
         marks = ", ".join("?" * len(kinds))
         one = "AND run_id = ?" if run_id else ""
         found = self._reader.execute(
             f"SELECT mode, step, kind, name, sum(n), sum(total) FROM sums WHERE kind IN ({marks}) "
-            f"{one} GROUP BY mode, step, kind, name ORDER BY mode, step, kind, name",
-            [*kinds, run_id] if run_id else [*kinds],
+            f"{one} AND step >= ? GROUP BY mode, step, kind, name "
+            "ORDER BY mode, step, kind, name",
+            [*kinds, *([run_id] if run_id else []), first_step],
         )
         return [
             Sum(mode=cast("Mode", mode), step=step, kind=kind, name=name, n=n, total=total)

@@ -26,6 +26,7 @@ SumKind = Literal[
     "prompt_tokens",
     "sampled_tokens",
     "call_seconds",
+    "latency",
     "cut",
     "errors",
     "tools",
@@ -38,6 +39,7 @@ SumKind = Literal[
 - ``channel``: rewards of rollouts, by channel; ``agent``: rewards for an agent and its calls, by agent.
 - ``calls``, ``prompt_tokens``, ``sampled_tokens`` (both as `usage_of` counts), ``call_seconds``, ``cut`` (answers that reached a
   limit of length), ``errors`` and ``tools``, by agent.
+- ``latency``: calls by policy, agent and duration, for `latencies`.
 - ``edge``: runs of an agent, by the agent around it, or else the one that ended before it, as
   ``from\\nto``; the first is empty for an agent that the program called.
 """
@@ -184,6 +186,14 @@ class Reading(Protocol):
         """Count the rows that match, up to `most`."""
         ...
 
-    async def sums(self, kinds: Sequence[SumKind], *, run_id: str = "") -> list[Sum]:
-        """Return sums over counted rollouts, by mode, step, kind and name."""
+    async def sums(
+        self, kinds: Sequence[SumKind], *, run_id: str = "", first_step: int = 0
+    ) -> list[Sum]:
+        """Return sums over counted rollouts, by mode, step, kind and name.
+
+        Args:
+            kinds: What is summed.
+            run_id: Only rollouts of this run; empty for all.
+            first_step: Only rollouts of this step and of later ones.
+        """
         ...

@@ -49,10 +49,12 @@ class ScanReading:
                 return Count(number=most, capped=True)
         return Count(number=number)
 
-    async def sums(self, kinds: Sequence[SumKind], *, run_id: str = "") -> list[Sum]:
+    async def sums(
+        self, kinds: Sequence[SumKind], *, run_id: str = "", first_step: int = 0
+    ) -> list[Sum]:
         found: dict[tuple[Mode, int, SumKind, str], Sum] = {}
         async for each in self._summaries():
-            if run_id and each.row.run_id != run_id:
+            if each.row.step < first_step or (run_id and each.row.run_id != run_id):
                 continue
             for one in each.sums.values():
                 if one.kind not in kinds:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from agl_core.text import replaced
 from agl_core.types import RESERVED_PREFIX, ModelCall, Rollout, RolloutStatus, Span, SpanKind
+from agl_reading._latency import latency_name
 from agl_reading._rows import RolloutRow, Sum, SumKind
 from agl_reading._spans import agent_totals, merge_calls, rewards_of, usage_of
 
@@ -143,7 +144,9 @@ def _add_calls(spans: Sequence[Span], add: Any) -> None:
         if call is None or call.superseded:
             continue
         if call.ended_ns > call.started_ns:
-            add("call_seconds", agent, (call.ended_ns - call.started_ns) / _NS_PER_S)
+            seconds = (call.ended_ns - call.started_ns) / _NS_PER_S
+            add("call_seconds", agent, seconds)
+            add("latency", latency_name(call.policy, agent, seconds), seconds)
         if any(choice.finish_reason == "length" for choice in call.choices):
             add("cut", agent, 1)
         if call.error:

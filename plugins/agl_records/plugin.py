@@ -16,6 +16,7 @@ def agl_register_commands(register: Register) -> None:
             "rollouts_export",
             "write what agents said and earned as training data",
         ),
+        ("store", "store", "list, show, delete and export a run's records"),
         (
             "store.export",
             "store_export",

@@ -83,7 +83,9 @@ class PluginContract(ContractSuite):
     def test_every_target_can_be_had_or_names_its_pip_line(self) -> None:
         for registry, entry in self._offers():
             target = _had(registry.resolve, entry.name)
-            if registry.kind == "commands" and target is not None:
+            if ".--" in entry.name and target is not None:
+                assert isinstance(target(), click.Option), f"{entry.target} makes no click option"
+            elif registry.kind == "commands" and target is not None:
                 assert isinstance(target, click.Command), f"{entry.target} is no click command"
             assert target is None or callable(target), f"{entry.target} cannot be called"
 

@@ -6,7 +6,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
 import pytest
-from agl_reading import SORTS, Cursor, Reading, RolloutRow, RowFilter, RowQuery, Sort, SumKind
+from agl_reading import (
+    SORTS,
+    Cursor,
+    Reading,
+    RolloutRow,
+    RowFilter,
+    RowQuery,
+    Sort,
+    SumKind,
+    latencies,
+)
 
 from agl_core.interfaces import StoreLifecycle
 from agl_core.store import MemoryStore
@@ -201,6 +211,23 @@ class ReadingContract(ContractSuite):
             (1, "rollouts", "succeeded", 1, 1),
         ]
         assert await reading.sums(["rollouts"], run_id="other") == []
+        later = await reading.sums(["channel"], run_id="run", first_step=1)
+        assert [each.step for each in later] == [1]
+
+    async def test_latencies_are_by_policy_and_agent(
+        self, read: Read, store: StoreLifecycle
+    ) -> None:
+        claim = await sample.begin(store)
+        seconds = [0.1] * 18 + [2.0] * 2
+        spans = [_call(claim, "writer", "a\nb", each) for each in seconds]
+        await sample.succeed(store, claim, [*spans, _call(claim, "critic", "p", 0.5)])
+        reading: Reading = await read(store)
+        writer, critic = latencies(await reading.sums(["calls", "latency"]))
+        assert (writer.agent, writer.policy, writer.calls) == ("writer", "a\nb", 20)
+        assert writer.p50_s == pytest.approx(0.1, rel=0.08)
+        assert writer.p95_s == pytest.approx(2.0, rel=0.08)
+        assert (critic.agent, critic.calls) == ("critic", 1)
+        assert critic.p50_s == critic.p95_s == pytest.approx(0.5, rel=0.08)
 
     async def test_edges_follow_control(self, read: Read, store: StoreLifecycle) -> None:
         claim = await sample.begin(store)
@@ -224,6 +251,14 @@ class ReadingContract(ContractSuite):
         await sample.succeed(store, claim, [odd])
         (row,) = await (await read(store)).rows(RowQuery())
         assert len(row.agents) == 1
+
+
+def _call(claim: Claim, agent: str, policy: str, seconds: float) -> Span:
+    span = sample.model_call(claim)
+    assert span.call is not None
+    times = {"started_ns": 10**9, "ended_ns": 10**9 + int(seconds * 1e9)}
+    call = msgspec.structs.replace(span.call, agent=agent, policy=policy, **times)
+    return msgspec.structs.replace(span, agent=agent, call=call)
 
 
 async def _scored(store: StoreLifecycle, rewards: list[float | None], *, why: str = "") -> None:

@@ -93,6 +93,11 @@ _CASES = [
     ("every_target_can_be_had_or_names_its_pip_line", "{__name__}:Mine", "nowhere_at_all.x:Mine"),
     ("every_target_can_be_had_or_names_its_pip_line", '"Mine": object', '"Mine": "a word"'),
     ("every_target_can_be_had_or_names_its_pip_line", '"command": command', '"command": print'),
+    (
+        "every_target_can_be_had_or_names_its_pip_line",
+        '"mine", f"{__name__}:command"',
+        '"train.--mine", f"{__name__}:Mine"',
+    ),
     ("every_offer_has_a_summary_of_one_line", "Counts my words", " "),
     ("every_offer_has_a_summary_of_one_line", "say something", r"say\nsomething"),
     ("every_option_is_documented", "'''Most words.'''", "pass"),

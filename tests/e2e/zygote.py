@@ -21,7 +21,6 @@ WARM = (
     "agl_remote._runner",
     "agl_core.cli.group",
     "agl_remote._runner_serve",
-    "agl_core.cli._store",
     "agl_remote._store_serve",
     "agl_core.cli._train",
     "agl_remote._gateway_client",

@@ -40,6 +40,7 @@ export async function renew(url = location.href) {
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of document.querySelectorAll("[data-live][id]")) {
       const other = fresh.getElementById(part.id);
+      if (!other && "untilGone" in part.dataset) { location.reload(); return; }
       if (!other || part.contains(document.activeElement) && document.activeElement !== document.body
           && document.activeElement.matches("input, select, textarea")) continue;
       if (part.outerHTML === other.outerHTML) continue;

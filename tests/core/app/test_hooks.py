@@ -190,6 +190,7 @@ REGISTER = {
     "agl_register_losses": "losses",
     "agl_register_engines": "engines",
     "agl_register_models": "models",
+    "agl_register_tasks": "tasks",
     "agl_register_metrics": "metrics",
     "agl_register_diagnoses": "diagnoses",
     "agl_register_trackers": "trackers",

@@ -215,6 +215,39 @@ def test_a_console_without_unicode_ends_nothing(arguments, status, tmp_path):
     assert done.returncode == status, done.stderr
 
 
+OPTION_PLUGIN = """
+import click
+from agl_core.plugins import hookimpl
+
+def greet(ctx, _, value):
+    if value:
+        ctx.call_on_close(lambda: click.echo("goodbye"))
+
+def option():
+    return click.Option(
+        ["--greet"], is_flag=True, expose_value=False, callback=greet, help="Be kind."
+    )
+
+@hookimpl
+def agl_register_commands(register):
+    register("plugins.--greet", "polite:option", summary="be kind")
+    register("store.ls.--greet", "polite:option", summary="be kind")
+"""
+
+
+def test_a_plugin_adds_an_option_to_a_command(agl, tmp_path, monkeypatch):
+    (tmp_path / "polite.py").write_text(OPTION_PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    assert "Be kind." in agl("--plugin", "polite.py", "plugins", "--help").stdout
+    assert agl("--plugin", "polite.py", "plugins", "--greet").stdout.endswith("goodbye\n")
+    assert "Be kind." in agl("--plugin", "polite.py", "store", "ls", "--help").stdout
+    for command in (["store"], ["train"]):
+        assert "Be kind." not in agl("--plugin", "polite.py", *command, "--help").stdout
+    assert agl("plugins", "--greet").exit_code == 2
+    sys.modules.pop("polite", None)
+
+
 def test_a_dotted_name_is_a_subcommand_of_its_group_alone(agl, tmp_path):
     (tmp_path / "dotted.py").write_text(COMMAND_PLUGIN.replace("{module}", "dotted"))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agl_core.config.loader import resolve
+from agl_core.config.loader import load_config, resolve, save_config
 from agl_core.config.policies import capture_settings, resolve_policies, trained_agents
 from agl_core.errors import ConfigError
 from agl_core.types import Rollout, Task, any_matches
@@ -56,6 +56,17 @@ def test_an_endpoint_gets_no_model_of_the_run():
 def test_a_policy_that_cannot_be_is_refused(section, message):
     with pytest.raises(ConfigError, match=message):
         resolved({"w": {"agents": ["writer"], "trainable": True}, "foe": section})
+
+
+def test_the_policies_of_a_stored_run_can_be_read_back(tmp_path):
+    sections = {
+        "w": {"agents": ["writer"], "trainable": True},
+        "rest": {"agents": ["*"]},
+        "judge": {"agents": ["judge"], **ENDPOINT},
+        "foe": {**ENDPOINT, "api_key_env": "KEY", "share": 0.5},
+    }
+    config, _ = resolved(sections)
+    assert load_config(save_config(config, tmp_path)).policies == config.policies
 
 
 @pytest.mark.parametrize("agents", [["judge"], ["judge*"], ["w"], ["other"]])

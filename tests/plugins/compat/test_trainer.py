@@ -278,6 +278,36 @@ def test_what_is_not_there_is_an_error():
         agl.Trainer(tracer=None, strategy="cs")
 
 
+def test_of_several_dimensions_the_primary_one_is_the_reward(settings):
+    def graded(task, llm):
+        said = ask(llm, "x")
+        agl.emit_reward(
+            {"right": float(said == "yes"), "length": 99.0},
+            primary_key="right",
+            attributes={"grader": "exact"},
+        )
+
+    report = agl.Trainer(settings=settings).fit(graded, ROWS)
+    assert 0 <= report.steps[0].reward <= 1
+    assert set(report.steps[0].channels) == {"main"}
+    for wrong in ({"a": 1.0, "b": 2.0}, {}):
+        with pytest.raises(agl_core.RolloutError, match="name the one that counts"):
+            agl.emit_reward(wrong)
+
+
+def test_a_data_set_may_have_only_a_length_and_rows(settings):
+    class Rows:
+        def __len__(self):
+            return len(ROWS)
+
+        def __getitem__(self, number):
+            return ROWS[number % len(ROWS)]
+
+    Rows.__iter__ = None
+    settings["train.steps"] = 1
+    assert len(agl.Trainer(settings=settings).fit(asks, Rows()).steps) == 1
+
+
 def test_a_function_of_rewards_emits_what_it_returns(settings):
     @agl.reward
     def judge(said):

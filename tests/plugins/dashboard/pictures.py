@@ -48,9 +48,30 @@ def first_trace(page: Any) -> None:
     page.mouse.move(0, 0)
 
 
+def its_tokens(page: Any) -> None:
+    """Show the tokens of that call, coloured by their advantages where the run has kept them."""
+    first_trace(page)
+    page.click("#detail a.each")
+    page.wait_for_selector("#text")
+    if page.locator("#colours a[data-by=advantage]").count():
+        page.click("#colours a[data-by=advantage]")
+        page.wait_for_url("**by=advantage**")
+    page.wait_for_function("document.querySelector('#text')?.textContent")
+
+
+def its_group(page: Any) -> None:
+    """Show the prefix tree of that call's group."""
+    its_tokens(page)
+    page.click("a:has-text('Prefix tree')")
+    page.wait_for_url("**view=group**")
+    page.wait_for_selector("main section")
+
+
 PICTURES: Final = [
     Picture("dashboard-overview", "overview", "#charts[data-drawn]"),
     Picture("dashboard-trace", "rollouts?mode=train&sort=reward", "[data-row]", first_trace, 540),
+    Picture("dashboard-tokens", "rollouts?mode=train&sort=reward", "[data-row]", its_tokens, 380),
+    Picture("dashboard-tree", "rollouts?mode=train&sort=reward", "[data-row]", its_group, 540),
 ]
 
 

@@ -167,6 +167,18 @@ def test_a_corrupt_store_and_a_deleted_run_say_so(serve, tab, tmp_path):
     page.wait_for_selector("#problem:has-text('no such file')")
 
 
+def test_a_store_that_comes_later_is_shown_without_a_reload_by_hand(serve, tab, tmp_path):
+    world = World(tmp_path / "runs" / "late")
+    run(world.make())
+    store = tmp_path / "runs" / "late" / "store.db"
+    store.rename(tmp_path / "kept.db")
+    page = tab(serve(tmp_path / "runs")).open("/run/late/-/rollouts")
+    page.wait_for_selector("text=Nothing to show")
+    (tmp_path / "kept.db").rename(store)
+    run(world.more())
+    page.wait_for_selector("#list [data-row]")
+
+
 def test_beyond_this_machine_a_key_is_needed(serve, tab, runs):
     url = serve(runs, "--host", "0.0.0.0").replace("0.0.0.0", "127.0.0.1")
     base, _, key = url.partition("/?key=")

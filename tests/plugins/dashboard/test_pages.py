@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 from html import unescape
 
 import pytest
 
+from agl_core.types import LLM, Resources, Rollout, Task
 from tests.plugins.dashboard.world import HOSTILE, World, hostile_run, large_trace, tuned_run
 
 RUN = "/run/alpha/-"
@@ -223,6 +226,48 @@ async def test_system_shows_the_store_and_the_configuration(alpha):
     html = await page(alpha, f"{RUN}/system")
     for text in ("store.db", "readable", "11 rollouts", "finished", "&#34;agents&#34;"):
         assert text in html
+
+
+async def test_system_shows_processes_gateway_and_queue(visit, tmp_path):
+    world = await World(tmp_path / "busy").open()
+    await world.rollout(1.0)
+    for at in range(3):
+        await world.store.enqueue([Rollout(id=f"ro_{at}", task=Task(id="t"), run_id="busy")])
+    worker = f"{socket.gethostname()}-{os.getpid()}/1.0"
+    await world.store.claim(worker)
+    await world.store.claim("elsewhere-77/1.0")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        await world.store.publish(
+            Resources(run_id="busy", items={"m": LLM(model="m", base_url=f"{url}/v1")})
+        )
+        world.begin_log()
+        world.log.stage("evaluating")
+        world.step(1)
+        world.evaluation(1, 0.5)
+        client = await visit(tmp_path)
+        await counted(client, "busy")
+        html = await page(client, "/run/busy/-/system")
+    shown = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+    host = socket.gethostname()
+    assert re.search(rf"trainer {os.getpid()} {host} alive", shown)
+    assert re.search(rf"runner {os.getpid()} {host} alive", shown)
+    assert "runner 77 elsewhere on another machine" in shown
+    assert f"Address {url} State accepts connections" in shown
+    assert re.search(r"writer trained 1 \d+ ms", shown)
+    assert "Waiting 1 rollouts, the oldest for" in shown
+    assert re.search(r"elsewhere-77/1.0 1 [\d.]+ m?s [\d.]+ m?s ago 0", shown)
+    assert "eval at step 1: 0.500" in shown
+    assert "1 of 3, reward 0.500, 100 tokens, 2.00 s" in shown
+
+    html = await page(client, "/run/busy/-/system")
+    assert "does not answer" in html
+    html = await page(client, "/run/busy/-/system?kind=stage")
+    assert "doing evaluating" in html
+    assert "eval at step 1" not in html
+    assert "No line passes" in await page(client, "/run/busy/-/system?find=nothing+like+this")
+    assert "eval at step 1" in await page(client, "/run/busy/-/system?find=EVAL+at")
+    await world.close()
 
 
 async def test_compare_shows_tasks_with_the_greatest_difference_first(alpha):

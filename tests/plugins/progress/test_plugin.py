@@ -1,6 +1,8 @@
 """The display as runs use it."""
 
+import json
 import sys
+from functools import partial
 
 from agl_progress._display import PlainProgress
 from agl_progress._follow import LogFollower
@@ -43,6 +45,30 @@ def test_a_run_from_python_shows_its_progress(tmp_path, capsys):
     assert "run run: 2 steps" in err
     assert "step 2/2  reward" in err
     assert "weights " in err
+
+
+def test_a_run_without_progress_shows_nothing_and_writes_its_log(tmp_path, capsys, monkeypatch):
+    run = partial(
+        agl.train,
+        two_agents,
+        TASKS,
+        agents=["writer"],
+        reward=says_yes,
+        algorithm="reinforce",
+        config=config(tmp_path),
+        progress=False,
+    )
+    run(overrides={"name": "quiet"})
+    assert capsys.readouterr() == ("", "")
+    lines = (tmp_path / "quiet" / "log.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["event"] for line in lines]
+    assert kinds[0] == "started"
+    assert kinds.count("step") == 2
+    assert kinds[-1] == "finished"
+
+    monkeypatch.setenv("AGL_DISABLE_PLUGINS", "progress")
+    run(overrides={"name": "off"})
+    assert not (tmp_path / "off" / "log.jsonl").exists()
 
 
 def test_an_evaluation_from_python_shows_its_score(tmp_path, capsys):

@@ -10,9 +10,11 @@ import threading
 
 import msgspec
 import pytest
-from agl_progress._display import LiveProgress
+from agl_progress._display import LiveProgress, PlainProgress
 from agl_progress._follow import LogFollower
+from agl_progress._watch import WatchedRun
 
+from agl_core.cli.group import CliState
 from agl_core.config import RunConfig
 from agl_core.config.loader import save_config
 from agl_core.store._sqlite import SqliteStore
@@ -142,6 +144,16 @@ def test_a_run_without_log_is_shown_by_its_report(agl, tmp_path):
     result = agl("watch", tmp_path / "run")
     assert "step 2/2" in result.output
     assert result.output.endswith("run finished\n")
+
+
+def test_a_log_that_is_deleted_while_it_is_followed_is_said(agl, log):
+    log.start()
+    watch = WatchedRun(CliState(), "run", log.path.parent, PlainProgress(terminal()))
+    asyncio.run(watch.run(interval_s=None))
+    assert watch.conclusion()[0] == f"run continues in {watch._follower.process}"
+    log.path.unlink()
+    asyncio.run(watch.run(interval_s=None))
+    assert "log was deleted" in watch.conclusion()[0]
 
 
 def test_a_run_that_has_not_begun_is_no_error(agl, tmp_path):

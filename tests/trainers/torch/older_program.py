@@ -3,8 +3,6 @@
 ``import agentlightning as agl`` there, ``import agl_compat as agl`` here.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any, cast
 
@@ -38,7 +36,7 @@ class SumAgent(agl.LitAgent[dict[str, Any]]):
     """Asks once, with the endpoint of the rollout."""
 
     def rollout(
-        self, task: dict[str, Any], resources: dict[str, Any], rollout: agl.Rollout
+        self, task: dict[str, Any], resources: agl.NamedResources, rollout: agl.Rollout
     ) -> float | None:
         llm = cast("agl.LLM", resources["main_llm"])
         base_url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
@@ -57,12 +55,15 @@ class SumAgent(agl.LitAgent[dict[str, Any]]):
 
 
 def main() -> None:
+    agl.setup_logging()
+    train = cast("agl.Dataset[dict[str, Any]]", SUMS)
     trainer = agl.Trainer(
         n_runners=2,
+        tracer=agl.OtelTracer(),
         algorithm=agl.VERL(CONFIG),
         adapter={"agent_match": "SumAgent"},
     )
-    trainer.fit(SumAgent(), train_dataset=SUMS, val_dataset=SUMS[:2])
+    trainer.fit(SumAgent(), train_dataset=train, val_dataset=SUMS[:2])
 
 
 if __name__ == "__main__":
