@@ -1,4 +1,4 @@
-"""RowConditions as conditions of SQL, so that a page costs what it shows and not what the index holds."""
+"""Filters as conditions of SQL, so that a page costs what it shows and not what the index holds."""
 
 # ruff: noqa: S608  only names of columns and placeholders are put together
 from __future__ import annotations

@@ -19,7 +19,6 @@ _SPACE: Final = "\u2581"
 class _Added(msgspec.Struct):
     id: int
     content: str
-    special: bool = False
 
 
 class _Model(msgspec.Struct):
@@ -39,7 +38,6 @@ class TokenBytes:
 
     def __init__(self, tokenizer: _Tokenizer) -> None:
         self._added = {each.id: each.content for each in tokenizer.added_tokens}
-        self._special = frozenset(each.id for each in tokenizer.added_tokens if each.special)
         vocab = tokenizer.model.vocab
         pairs = (
             vocab.items() if isinstance(vocab, dict) else ((t[0], i) for i, t in enumerate(vocab))
@@ -71,10 +69,6 @@ class TokenBytes:
         if self._within:
             text = text.removeprefix(self._within) if text.startswith(self._within) else f" {text}"
         return text.encode("utf-8", "replace")
-
-    def is_special(self, token: int) -> bool:
-        """Return whether a token controls the model and is no text."""
-        return token in self._special
 
 
 def read_token_bytes(path: Path) -> TokenBytes:

@@ -38,8 +38,6 @@ def test_byte_level_letters_are_bytes(pieces):
         b"<|im_end|>",
     ]
     assert found.of(99) is None
-    assert found.is_special(4)
-    assert not found.is_special(0)
 
 
 def test_sentencepiece_with_bytes(pieces):
