@@ -32,8 +32,14 @@ class Condition:
     """The order of rows that its index gives; None if it has no index."""
     rows: str = "SELECT 1 FROM rows"
     """Where its rows are counted."""
+    ordered: bool = True
+    """Whether rows by its index are in that order; those of a set are not."""
+    other: str = ""
+    """What tests one row, if that is another condition."""
 
     def sql(self, plus: str) -> str:
+        if plus and self.other:
+            return self.other
         return " AND ".join(test.format(plus) for test in self.tests)
 
 
@@ -74,7 +80,7 @@ class RowConditions:
         fewest, at = min(counted, default=(FEW, 0))
         if fewest < FEW:
             return found[at]
-        return next((each for each in found if each.sort == sort), None)
+        return next((each for each in found if each.sort == sort and each.ordered), None)
 
     def _count(self, condition: Condition) -> int:
         """Count the rows of a condition, up to `FEW`."""
@@ -87,11 +93,17 @@ class RowConditions:
         if wanted.agent:
             rows = "SELECT row FROM agents WHERE agent = ?"
             yield Condition(
-                tests=(f"{{}}number IN ({rows})",), values=(wanted.agent,), sort="time", rows=rows
+                tests=(f"number IN ({rows})",),
+                values=(wanted.agent,),
+                sort="time",
+                rows=rows,
+                ordered=False,
+                other=f"EXISTS ({rows} AND row = number)",
             )
         if asked := phrases(wanted.text):
             rows = f"SELECT number FROM temp.{self._searched(asked)}"
-            yield Condition(tests=(f"{{}}number IN ({rows})",), values=(), sort="time", rows=rows)
+            tests = (f"{{}}number IN ({rows})",)
+            yield Condition(tests=tests, values=(), sort="time", rows=rows, ordered=False)
 
     def _searched(self, asked: list[str]) -> str:
         """Return the name of a table with the numbers of the rows that hold all phrases."""

@@ -173,11 +173,15 @@ async def test_pages_never_sort_a_whole_store(store, index, monkeypatch):
     seen = []
     connection.set_trace_callback(seen.append)
     for sort in ("time", "step", "reward", "seconds", "tokens"):
-        for wanted in (RowFilter(), RowFilter(statuses=(RolloutStatus.SUCCEEDED,), run_id="run")):
+        for wanted in (
+            RowFilter(),
+            RowFilter(statuses=(RolloutStatus.SUCCEEDED,), run_id="run"),
+            RowFilter(agent="writer", text="north"),
+        ):
             await index.rows(RowQuery(wanted=wanted, sort=sort, after=Cursor(key=1.0, id="ro")))
     connection.set_trace_callback(None)
     seen = [each for each in seen if each.startswith("SELECT body")]
-    assert len(seen) == 10
+    assert len(seen) == 15
     for statement in seen:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
         assert not any("TEMP B-TREE" in str(step) for step in plan), (statement, plan)
