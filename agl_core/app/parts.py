@@ -433,6 +433,8 @@ def displayed(
 ) -> Generator[tuple[Observer, ...], None, None]:
     """Yield an observer of every registered display; without a stream, of those that need none."""
     factories = all_of(plugins.registry("displays")).values()
+    if stream and not factories:
+        _log.debug("The run's progress is not shown: no plugin registers a display")
     with ExitStack() as stack:
         used = [each for each in factories if stream or hasattr(each, "always")]
         yield tuple(stack.enter_context(factory(stream)) for factory in used)

@@ -26,9 +26,9 @@ class TestTemplate(TrackerContract):
         def kept(run: TrackedRun) -> Kept:
             written = json.loads((run.directory / TemplateOptions().file).read_text())
             numbers: dict[str, dict[int, list[float]]] = {}
-            for step, values in written["numbers"].items():
-                for name, value in values.items():
-                    numbers.setdefault(name, {})[int(step)] = [value]
+            for step, rows in written["numbers"].items():
+                for name, value in (pair for row in rows for pair in row.items()):
+                    numbers.setdefault(name, {}).setdefault(int(step), []).append(value)
             return Kept(numbers=numbers, settings=written["settings"], facts=written["facts"])
 
         return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -56,7 +57,7 @@ def its_tokens(page: Any) -> None:
     if page.locator("#colours a[data-by=advantage]").count():
         page.click("#colours a[data-by=advantage]")
         page.wait_for_url("**by=advantage**")
-    page.wait_for_function("document.querySelector('#text')?.textContent")
+    page.locator("#text").filter(has_text=re.compile(r"\S")).wait_for()
 
 
 def its_group(page: Any) -> None:

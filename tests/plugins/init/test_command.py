@@ -11,6 +11,7 @@ import pytest
 from agl_init._command import command
 from click.testing import CliRunner
 
+from agl_core._builtin import load_plugins
 from agl_core.app.parts import make_tasks
 from agl_core.cli.group import CliState
 from agl_core.config.loader import load_config
@@ -83,7 +84,7 @@ def test_what_is_written_runs(folder):
     (folder / "shop.py").write_text("def answer(question):\n    return f'{question}? 42'\n")
     done("shop.py:answer")
     config = load_config("run.toml")
-    tasks = make_tasks(None, config.tasks, "train")
+    tasks = make_tasks(None, config.tasks, "train", load_plugins())
     assert [task.input for task in tasks] == [f"Replace this by question {n}" for n in (1, 2)]
     run_agent, reward = load_object(config.agent), load_object(config.rewards[0].name)
     assert run_agent(Task(id="1", input="6 * 7")) == "6 * 7? 42"

@@ -36,7 +36,7 @@ class TemplateTracker:
     def start(self, run: TrackedRun) -> None:
         """Open the run; a resumed one keeps its numbers up to the checkpoint."""
         self._file = run.directory / self._options.file
-        numbers: dict[str, dict[str, float]] = {}
+        numbers: dict[str, list[dict[str, float]]] = {}
         self._step = run.resumed_at or 0
         if run.resumed_at is not None and self._file.is_file():
             kept = json.loads(self._file.read_text(encoding="utf-8"))["numbers"]
@@ -56,6 +56,6 @@ class TemplateTracker:
         self._write(self._step, outcome_numbers(outcome))
 
     def _write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Send the numbers of a step."""
-        self._run["numbers"].setdefault(str(step), {}).update(numbers)
+        """Send numbers of a step; a step may have several evaluations."""
+        self._run["numbers"].setdefault(str(step), []).append(dict(numbers))
         self._file.write_text(json.dumps(self._run), encoding="utf-8")
