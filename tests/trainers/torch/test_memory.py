@@ -260,9 +260,9 @@ async def test_layers_are_computed_again_where_memory_asks_for_it(
     asked = []
     scored = LogprobScorer.logprobs
 
-    def logprobs(self, *arguments, recompute=False):
+    def logprobs(self, *arguments, recompute=False, **more):
         asked.append(recompute)
-        return scored(self, *arguments, recompute=recompute)
+        return scored(self, *arguments, recompute=recompute, **more)
 
     monkeypatch.setattr(LogprobScorer, "logprobs", logprobs)
     async with run_engine([policy], learn(), gradient_checkpointing=option) as running:
