@@ -17,7 +17,9 @@ RunStatus = Literal["running", "finished", "failed", "stopped", "unknown"]
 """``stopped``: its process has ended and wrote no end; ``unknown``: there is no log."""
 
 LOG: Final = "log.jsonl"
+"""Name of the log in a run's directory."""
 REPORT: Final = "report.json"
+"""Name of the report in a run's directory, which is written at its end."""
 _LONGEST: Final = 1 << 24
 """Bytes of a line; a longer one is damaged."""
 _HEAD: Final = 256

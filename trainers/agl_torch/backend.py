@@ -86,11 +86,13 @@ ScoreIds = Callable[[Sequence[int], Sequence[int], float], Scored]
 class TorchBackend(Backend):
     """Backend of one policy; the worker's thread generates the answers."""
 
-    def __init__(self, endpoint: Endpoint, worker: Worker[Any], score: ScoreIds) -> None:
+    def __init__(
+        self, endpoint: Endpoint, worker: Worker[Any], score: ScoreIds | None = None
+    ) -> None:
         """Serve a policy.
 
         Args:
-            score: Computes log-probabilities; called on the worker's thread.
+            score: Computes log-probabilities, on the worker's thread; None if nothing can.
         """
         self._endpoint = endpoint
         self._worker = worker
@@ -142,19 +144,24 @@ class TorchBackend(Backend):
 
     async def score(
         self, prompt: Sequence[int], answer: Sequence[int], *, temperature: float
-    ) -> Scored:
+    ) -> Scored | None:
         """Return the log-probabilities of an answer's ids with the weights that serve now.
+
+        None if the engine cannot compute them.
 
         Raises:
             ValueError: prompt and answer do not fit into the model's context.
             EngineError: the engine has stopped.
         """
+        score = self._score
+        if score is None:
+            return None
         length, limit = len(prompt) + len(answer), self._endpoint.max_model_len
         if length > limit:
             raise ValueError(
                 f"prompt and answer have {length} tokens, but the model's context holds {limit}"
             )
-        return await self._worker.run(lambda: self._score(prompt, answer, temperature))
+        return await self._worker.run(lambda: score(prompt, answer, temperature))
 
     async def count_tokens(self, body: bytes) -> Counted:
         """Return the length of a chat request's prompt.

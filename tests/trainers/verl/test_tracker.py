@@ -63,8 +63,8 @@ class OfABackend(TrackerContract):
         super().test_the_configuration_arrives(make, read, tracked)
 
     @pytest.mark.xfail(reason=NO_TEXTS, raises=AssertionError, strict=True)
-    def test_where_the_weights_lie_arrives(self, make: Any, read: Any, tracked: Any) -> None:
-        super().test_where_the_weights_lie_arrives(make, read, tracked)
+    def test_the_weights_and_prompts_arrive(self, make: Any, read: Any, tracked: Any) -> None:
+        super().test_the_weights_and_prompts_arrive(make, read, tracked)
 
     @pytest.mark.xfail(reason=NO_TEXTS, raises=AssertionError, strict=True)
     def test_why_a_run_failed_arrives(self, make: Any, read: Any, tracked: Any) -> None:
