@@ -119,7 +119,8 @@ class Endpoints:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         raw_path: bytes = scope["raw_path"]
         if raw_path == _HEALTH:
-            await asgi.respond(send, 200, b'{"status":"ok"}')
+            body = b'{"status":"ok","in_flight":%d}' % len(self.proxy.calls)
+            await asgi.respond(send, 200, body)
             return
         if self.control is not None and raw_path.startswith(_CONTROL):
             await self.control(scope, receive, send)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
 from collections import defaultdict
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 from agl_reading import Count, RowFilter, RowQuery, is_alive
 
 from agl_core.clocks import wall
@@ -21,7 +21,9 @@ from agl_dashboard._sources import ShownRun
 
 _LOOKED_AT: Final = 100
 """Newest rollouts whose workers are shown."""
-_CONNECT_S: Final = 0.3
+_ANSWER_S: Final = 0.3
+_LARGEST: Final = 1000
+"""Bytes of a gateway's answer that are read."""
 
 Life = Literal["alive", "ended", "unknown"]
 """``unknown``: of another machine."""
@@ -45,7 +47,16 @@ class GatewayState:
 
     url: str
     answers: bool | None
-    """Whether it accepts connections; None if it is on another machine, or the run has ended."""
+    """Whether it answers; None if it is on another machine, or the run has ended."""
+    in_flight: int | None = None
+    """Number of model requests under way, as it states."""
+
+
+class _Health(msgspec.Struct):
+    """The answer of a gateway's ``/health``."""
+
+    status: str
+    in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +175,12 @@ async def gateway_of(run: ShownRun, history: History) -> GatewayState | None:
             url = f"{place.scheme}://{place.netloc.rpartition('@')[2]}"
             ended = history.status not in ("running", "unknown")
             here = not ended and _is_loopback(place.hostname)
-            answers = await _answers(place.hostname, place.port) if here else None
-            return GatewayState(url=url, answers=answers)
+            if not here:
+                return GatewayState(url=url, answers=None)
+            health = await _health(url)
+            return GatewayState(
+                url=url, answers=health is not None, in_flight=health.in_flight if health else None
+            )
     return None
 
 
@@ -176,13 +191,16 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def _answers(host: str, port: int) -> bool:
+async def _health(url: str) -> _Health | None:
+    """Return what a gateway of this machine says of itself; None if it does not answer."""
+    import aiohttp  # noqa: PLC0415  only for a run that goes on
+
+    limit = aiohttp.ClientTimeout(total=_ANSWER_S)
     try:
-        async with asyncio.timeout(_CONNECT_S):
-            _, writer = await asyncio.open_connection(host, port)
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
-    return True
+        async with (
+            aiohttp.ClientSession(timeout=limit) as session,
+            session.get(f"{url}/health", allow_redirects=False) as answer,
+        ):
+            return msgspec.json.decode(await answer.content.read(_LARGEST), type=_Health)
+    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError, UnicodeDecodeError):
+        return None

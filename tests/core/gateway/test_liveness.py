@@ -241,6 +241,8 @@ async def test_paused_calls_wait_and_are_no_error(world: Any) -> None:
     assert await world.gateway.drain(timeout_s=1) == 0
     asking = asyncio.create_task(world.ask(attempt))
     await world.until(lambda: world.gateway.in_flight)
+    async with world.session.get(world.gateway.url + "/health") as answer:
+        assert (await answer.json(content_type=None))["in_flight"] == 1
     assert not asking.done()
     assert world.server.log == []
     await world.route("trained", ("writer",), trainable=True, version=3)

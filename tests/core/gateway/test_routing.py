@@ -205,6 +205,7 @@ async def test_health_models_and_unknown_paths(world: Any) -> None:
     key = {"Authorization": f"Bearer {world.gateway.client_key}"}
     async with world.session.get(world.gateway.url + "/health") as answer:
         assert answer.status == 200
+        assert await answer.json(content_type=None) == {"status": "ok", "in_flight": 0}
     async with world.session.get(world.gateway.url + "/v1/models", headers=key) as answer:
         rows = (await answer.json())["data"]
         assert [row["id"] for row in rows] == ["trained", "frozen"]

@@ -10,6 +10,7 @@ from html import unescape
 
 import pytest
 
+from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.types import LLM, Resources, Rollout, Task
 from tests.plugins.dashboard.world import HOSTILE, World, hostile_run, large_trace, tuned_run
 
@@ -236,8 +237,10 @@ async def test_system_shows_processes_gateway_and_queue(visit, tmp_path):
     worker = f"{socket.gethostname()}-{os.getpid()}/1.0"
     await world.store.claim(worker)
     await world.store.claim("elsewhere-77/1.0")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    gateway = GatewayServer(world.store, GatewayOptions())
+    await gateway.start()
+    try:
+        url = gateway.url
         await world.store.publish(
             Resources(run_id="busy", items={"m": LLM(model="m", base_url=f"{url}/v1")})
         )
@@ -248,12 +251,14 @@ async def test_system_shows_processes_gateway_and_queue(visit, tmp_path):
         client = await visit(tmp_path)
         await counted(client, "busy")
         html = await page(client, "/run/busy/-/system")
+    finally:
+        await gateway.stop()
     shown = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
     host = socket.gethostname()
     assert re.search(rf"trainer {os.getpid()} {host} alive", shown)
     assert re.search(rf"runner {os.getpid()} {host} alive", shown)
     assert "runner 77 elsewhere on another machine" in shown
-    assert f"Address {url} State accepts connections" in shown
+    assert f"Address {url} State answers , 0 model requests in flight" in shown
     assert re.search(r"writer trained 1 \d+ ms", shown)
     assert "Waiting 1 rollouts, the oldest for" in shown
     assert re.search(r"elsewhere-77/1.0 1 [\d.]+ m?s [\d.]+ m?s ago 0", shown)
