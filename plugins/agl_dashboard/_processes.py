@@ -193,7 +193,7 @@ def _is_loopback(host: str) -> bool:
 
 async def _health(url: str) -> _Health | None:
     """Return what a gateway of this machine says of itself; None if it does not answer."""
-    import aiohttp  # noqa: PLC0415  only for a run that goes on
+    import aiohttp  # noqa: PLC0415  only for a running gateway
 
     limit = aiohttp.ClientTimeout(total=_ANSWER_S)
     try:
