@@ -19,6 +19,7 @@ from agl_core.errors import AglError, ConfigError
 from agl_core.interfaces import AgentCall, AttemptRecord
 from agl_core.types import Choice, Rollout, RolloutQuery
 from agl_dashboard._drawn_tokens import MEASURES, BytesOf, CallPath, drawn, text_pieces
+from agl_dashboard._marks import rollout_marks
 from agl_dashboard._panel import Page, PlainAnswer, View
 from agl_dashboard._prefix_tree import PrefixTree, TreePath, prefix_tree
 from agl_dashboard._sources import ShownRun
@@ -96,8 +97,9 @@ class TokensPanel:
             before=shown.calls[index - 1].id if index > 0 else "",
             after=shown.calls[index + 1].id if 0 <= index < len(shown.calls) - 1 else "",
             said=cut(shown.choice.text) if shown.choice is not None else None,
+            marks=await rollout_marks(view, rollout.id),
         )
-        return Page(title=_title(shown), body=body, scripts=("tokens",), live=False)
+        return Page(title=_title(shown), body=body, scripts=("tokens", "marks"), live=False)
 
     async def _read(self, view: View, rollout: Rollout) -> _Shown:
         calls = await self._calls(view.run, rollout, view.query.get("attempt", ""))

@@ -320,3 +320,17 @@ def test_writing_needs_a_place_for_marks(tmp_path):
         assert "marks are kept with --marks FILE" in found.output
     found = dashboard(tmp_path, "--marks", tmp_path / "m.db", "--port", "0")
     assert (found.exit_code, "is a folder of runs" in found.output) == (2, True)
+
+
+async def test_a_call_is_marked_where_its_tokens_are_shown(client, visit, world, marks):
+    call = await answered(world)
+    path = f"{RUN}/tokens/{call.rollout_id}?call={call.id}"
+    html = await page(client, path)
+    assert f'data-send="{RUN}/marks/change"' in html
+    assert f'data-call="{call.id}"' in html
+    assert 'src="/static/marks.js' in html
+    await send(client, call, verdict="bad")
+    assert 'data-verdict="bad"' in await page(client, path)
+    shown = await page(await visit(world.directory.parent), path)
+    assert "data-send" not in shown
+    assert '<span class="state failed">bad</span>' in shown
