@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+from agl_endpoints import is_loopback
 from agl_reading import Count, RowFilter, RowQuery, is_alive
 
 from agl_core.clocks import wall
@@ -174,7 +174,7 @@ async def gateway_of(run: ShownRun, history: History) -> GatewayState | None:
         if place.hostname and place.port:
             url = f"{place.scheme}://{place.netloc.rpartition('@')[2]}"
             ended = history.status not in ("running", "unknown")
-            here = not ended and _is_loopback(place.hostname)
+            here = not ended and is_loopback(place.hostname)
             if not here:
                 return GatewayState(url=url, answers=None)
             health = await _health(url)
@@ -182,13 +182,6 @@ async def gateway_of(run: ShownRun, history: History) -> GatewayState | None:
                 url=url, answers=health is not None, in_flight=health.in_flight if health else None
             )
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 async def _health(url: str) -> _Health | None:

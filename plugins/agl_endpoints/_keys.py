@@ -17,7 +17,7 @@ def key_for(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host to listen on is reached from this machine alone."""
+    """Return whether an address is this machine's own, which other machines do not reach."""
     if host == "localhost":
         return True
     try:
