@@ -34,7 +34,7 @@ def raising(monkeypatch):
         def command():
             raise error
 
-        monkeypatch.setattr("agl_core.cli._plugins.command", command)
+        monkeypatch.setattr("agl_doctor._plugins.command", command)
 
     return set_error
 
