@@ -4,6 +4,6 @@ from __future__ import annotations
 
 
 def test_autogen_has_tools_of_mcp() -> None:
-    from autogen_ext.tools.mcp import StdioServerParams  # noqa: PLC0415
+    from autogen_ext.tools.mcp import StdioServerParams
 
     assert StdioServerParams(command="python").command == "python"
