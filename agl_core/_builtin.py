@@ -65,5 +65,5 @@ def agl_register_algorithms(register: Register) -> None:
 @hookimpl
 def agl_register_commands(register: Register) -> None:
     register(
-        "train", "agl_core.cli._train:command", summary="train the named agents of an agent program"
+        "train", "agl_core.cli.train:command", summary="train the named agents of an agent program"
     )
