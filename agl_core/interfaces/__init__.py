@@ -52,6 +52,7 @@ from agl_core.interfaces._routes import read_body as read_body
 from agl_core.interfaces._serving import COUNT_PATH as COUNT_PATH
 from agl_core.interfaces._serving import NOT_COUNTED as NOT_COUNTED
 from agl_core.interfaces._serving import PROMPT_REFUSED as PROMPT_REFUSED
+from agl_core.interfaces._serving import RAW_PROMPT as RAW_PROMPT
 from agl_core.interfaces._serving import AlgorithmSetup as AlgorithmSetup
 from agl_core.interfaces._serving import Backend as Backend
 from agl_core.interfaces._serving import BackendReply as BackendReply
