@@ -107,7 +107,7 @@ def matches(given: Result, gold: Result, *, ordered: bool) -> bool:
     return rows == expected if ordered else Counter(rows) == Counter(expected)
 
 
-def orders(query: str) -> bool:
+def is_ordered(query: str) -> bool:
     """Return whether a query orders its rows; the order of a subquery does not count."""
     bare = re.sub(r"'[^']*'", "''", query)
     inner = 1

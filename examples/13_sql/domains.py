@@ -31,7 +31,7 @@ NUMBERS = (
 )
 """Columns of numbers."""
 NAMES = (
-    "ada bea cal dan eli fay gus hal ida jon kim leo mia ned ola pam quin rex sue tom uma val wes "
+    "ada bea cal dan eli fay gus hal ida jon kim leo mia nia ola pam quin rex sue tom uma val wes "
     "zoe"
 )
 TRAINED = {

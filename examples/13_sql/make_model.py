@@ -1,7 +1,7 @@
 """Make this example's model: ``python make_model.py --out model``.
 
 It learns the answers of all three nodes that ask, on schemas that are drawn from the words of the
-domains. No drawn schema has both tables of a domain that is held out, and most of the queries that it
+domains. No drawn schema has both tables of a domain that is held out, and half of the queries that it
 learns to write are wrong. Works offline, in some minutes on one core.
 """
 
@@ -13,6 +13,7 @@ import random
 import sqlite3
 import sys
 from collections.abc import Callable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,35 @@ import program
 import torch
 from agl_demo._sft import SftConfig, fit, new_model, shop_batches
 from agl_demo._tokenizer import make_tokenizer
-from database import Result, matches, orders
+from database import Result, is_ordered, matches
 from domains import HELD_OUT, NUMBERS, TRAINED, VALUES, Schema, Table, schemas
 from questions import TEMPLATES, Question, draw, fill
+from transformers import PreTrainedTokenizerBase, Qwen2ForCausalLM
 
-STEPS = 800
-RIGHT = 0.4
+DRILL_STEPS, STEPS = 200, 900
+RIGHT = 0.5
 """Share of the queries in the training data that are right."""
 DATABASES = 1_000
 """Drawn schemas, each with rows."""
 TEXTS = 5_000
 """Conversations from which the tokenizer is made."""
 
+WORDS = [
+    *(table.name for schema in schemas(TRAINED | HELD_OUT).values() for table in schema),
+    *VALUES,
+    *NUMBERS.split(),
+    *" ".join(VALUES.values()).split(),
+]
+
 Database = tuple[sqlite3.Connection, Schema]
+Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]], str]
+"""Messages, tools and the answer."""
 
 
 def drawn_schema(chance: random.Random) -> Schema:
     """Draw a schema of any words, but none with the tables of a domain that is held out."""
-    known = [*schemas(TRAINED).values(), *schemas(HELD_OUT).values()]
     held_out = [{table.name for table in schema} for schema in schemas(HELD_OUT).values()]
-    names = [table.name for schema in known for table in schema]
+    names = [table.name for schema in schemas(TRAINED | HELD_OUT).values() for table in schema]
     first, second = chance.sample(names, 2)
     if {first, second} in held_out:
         return drawn_schema(chance)
@@ -92,17 +102,13 @@ def execute(connection: sqlite3.Connection, query: str) -> Result:
         return Result(error=str(error))
 
 
-def drawing(
-    databases: list[Database],
-) -> Callable[[random.Random], tuple[list[dict[str, Any]], list[dict[str, Any]], str]]:
+def drawing(databases: list[Database]) -> Callable[[random.Random], Conversation]:
     """Return a function that draws what a node reads and its answer."""
 
-    def conversation(
-        chance: random.Random,
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
+    def conversation(chance: random.Random) -> Conversation:
         connection, schema = chance.choice(databases)
         question = draw(connection, schema, chance)
-        node = chance.choice(("write", "write", "check", "rewrite"))
+        node = chance.choice(("write", "check", "rewrite"))
         answer = question.gold
         if chance.random() > RIGHT:
             answer = mistaken(question, schema, chance)
@@ -121,10 +127,26 @@ def drawing(
     return conversation
 
 
+def drill(chance: random.Random) -> Conversation:
+    """Draw words to copy; those of tables, columns and values make up the queries."""
+    text = " ".join(chance.sample(WORDS, 12))
+    return [{"role": "user", "content": text}], [], text
+
+
 def verdict(result: Result, gold: Result, question: Question, chance: random.Random) -> str:
     """Find errors and missing rows wrong, right rows correct, and half of the other rows."""
-    right = matches(result, gold, ordered=orders(question.gold))
+    right = matches(result, gold, ordered=is_ordered(question.gold))
     return "correct" if right or (result.rows and chance.random() < 0.5) else "wrong"  # noqa: PLR2004
+
+
+@torch.no_grad()
+def tie_words(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Initialise a word after a bracket as the word after a space plus a common offset."""
+    rows, vocab = model.get_input_embeddings().weight, tokenizer.get_vocab()
+    offset = torch.randn(rows.shape[1]) * model.config.initializer_range
+    for token, index in sorted(vocab.items()):
+        if token.startswith("(") and f"Ġ{token[1:]}" in vocab:
+            rows[index] = rows[vocab[f"Ġ{token[1:]}"]] + offset
 
 
 def make(directory: Path, *, seed: int, steps: int) -> None:
@@ -139,9 +161,11 @@ def make(directory: Path, *, seed: int, steps: int) -> None:
         messages, _, answer = conversation(chance)
         texts += [*(message["content"] for message in messages), answer]
     tokenizer = make_tokenizer(texts)
-    config = SftConfig(seed=seed, drill_steps=0, steps=steps, prompt_weight=0.1)
+    config = SftConfig(seed=seed, drill_steps=DRILL_STEPS, steps=steps, prompt_weight=0.1)
     model = new_model(tokenizer, config)
-    fit(model, shop_batches(tokenizer, config, conversation), config)
+    tie_words(model, tokenizer)
+    drills = islice(shop_batches(tokenizer, config, drill), DRILL_STEPS)
+    fit(model, chain(drills, shop_batches(tokenizer, config, conversation)), config)
     model.to(torch.bfloat16).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 

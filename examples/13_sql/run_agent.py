@@ -32,7 +32,7 @@ def reward(task: agl.Task, output: dict[str, Any], attempt: agl.AttemptRecord) -
     del attempt
     path, gold = DATA / task.input["database"], task.input["gold"]
     given = database.run(path, output["query"])
-    right = database.matches(given, database.run(path, gold), ordered=database.orders(gold))
+    right = database.matches(given, database.run(path, gold), ordered=database.is_ordered(gold))
     return agl.Score(float(right), "the rows are equal" if right else f"not the rows of: {gold}")
 
 

@@ -199,7 +199,7 @@ def test_an_error_matches_nothing(sql):
     ],
 )
 def test_only_the_outer_order_counts(sql, query, ordered):
-    assert sql.database.orders(query) is ordered
+    assert sql.database.is_ordered(query) is ordered
 
 
 @pytest.mark.parametrize(
