@@ -15,9 +15,9 @@ from psycopg import conninfo
 from agl_core.clocks import monotonic
 from agl_core.errors import StoreError
 from agl_core.store import without_password
-from agl_postgres._errors import Shown, as_store_error
+from agl_postgres._errors import SafeAddress, as_store_error
 from agl_postgres._options import PostgresOptions, libpq_address
-from agl_postgres._rows import Connection
+from agl_postgres._rows import SyncConnection
 
 _SETTINGS: Final[dict[str, Any]] = {
     "application_name": "agl-core",
@@ -38,7 +38,7 @@ class Server:
     """A database and how to connect to it."""
 
     parameters: dict[str, Any]
-    shown: Shown
+    shown: SafeAddress
     lock_timeout_s: float
     migrate_timeout_s: float
     prepared: bool
@@ -63,13 +63,13 @@ class Server:
             ) from None
         return cls(
             parameters={**_SETTINGS, **given, "client_encoding": "utf8"},
-            shown=Shown(shown, str(given.get("password", ""))),
+            shown=SafeAddress(shown, str(given.get("password", ""))),
             lock_timeout_s=options.lock_timeout_s,
             migrate_timeout_s=options.migrate_timeout_s,
             prepared=options.prepared_statements,
         )
 
-    def connect(self, *, autocommit: bool = True, lock_timeout_s: float = 0.0) -> Connection:
+    def connect(self, *, autocommit: bool = True, lock_timeout_s: float = 0.0) -> SyncConnection:
         """Connect.
 
         Raises:
@@ -83,7 +83,7 @@ class Server:
             )
         return connection
 
-    def prepare(self, connection: Connection) -> None:
+    def prepare(self, connection: SyncConnection) -> None:
         """Set a new connection of the pool up."""
         if not self.prepared:
             connection.prepare_threshold = None
@@ -95,7 +95,7 @@ class Server:
 
 
 @contextmanager
-def connection_errors(shown: Shown) -> Generator[None, None, None]:
+def connection_errors(shown: SafeAddress) -> Generator[None, None, None]:
     """Convert the driver's errors to StoreErrors of one line.
 
     The driver's error is no cause of it, because its text may repeat what the address held.
@@ -115,13 +115,13 @@ class Pool:
         self.recycle_s = options.pool_recycle_s
         self._most = options.pool_max
         check = psycopg_pool.ConnectionPool.check_connection if options.pool_pre_ping else None
-        self._pool = psycopg_pool.ConnectionPool[Connection](
+        self._pool = psycopg_pool.ConnectionPool[SyncConnection](
             kwargs={**server.parameters, "autocommit": True},
             min_size=min(options.pool_size, self._most),
             max_size=self._most,
             timeout=options.pool_timeout_s,
             max_lifetime=options.pool_recycle_s,
-            # A failed attempt is repeated by whoever needs a connection.
+            # A failed attempt is repeated for the next query that needs a connection.
             reconnect_timeout=_SLICE_S,
             configure=server.prepare,
             check=check,
@@ -139,7 +139,7 @@ class Pool:
         """Return psycopg's counts of the pool: connections, waiting and failed requests."""
         return dict(self._pool.get_stats())
 
-    def take(self) -> Connection:
+    def take(self) -> SyncConnection:
         """Take a connection, which `give_back` returns.
 
         Raises:
@@ -159,7 +159,7 @@ class Pool:
                     raise self._dry(figures) from None
 
     def _probe(self) -> None:
-        """Connect as the pool does, because it does not tell why it could not."""
+        """Connect as the pool does, because the pool does not report why it could not."""
         self.server.connect().close()
 
     def _dry(self, figures: dict[str, int]) -> StoreError:
@@ -170,7 +170,7 @@ class Pool:
             f"requests wait; raise store.pool_max_overflow or store.pool_timeout_s"
         )
 
-    def give_back(self, connection: Connection, *, broken: bool = False) -> None:
+    def give_back(self, connection: SyncConnection, *, broken: bool = False) -> None:
         if broken:
             with contextlib.suppress(psycopg.Error):
                 connection.close()

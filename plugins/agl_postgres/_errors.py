@@ -77,7 +77,7 @@ _LONGEST: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class SafeAddress:
     """The address of a server without its password, for messages."""
 
     address: str
@@ -119,7 +119,7 @@ def refusal(error: psycopg.Error) -> str:
     return ""
 
 
-def as_store_error(error: psycopg.Error, shown: Shown) -> StoreError:
+def as_store_error(error: psycopg.Error, shown: SafeAddress) -> StoreError:
     """Return a StoreError of one line for an error of the database."""
     where, text = shown.address, shown.clean(error)
     if fix := refusal(error):

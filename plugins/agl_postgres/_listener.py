@@ -17,7 +17,7 @@ from agl_core.clocks import new_id
 from agl_core.errors import StoreError
 from agl_core.store import Changes
 from agl_postgres._connect import Server, connection_errors
-from agl_postgres._rows import Connection
+from agl_postgres._rows import SyncConnection
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Listener:
             await self._connection.close()
             self._connection = None
 
-    def notify(self, connection: Connection, changes: Changes) -> None:
+    def notify(self, connection: SyncConnection, changes: Changes) -> None:
         """Add notifications of a transaction's changes to it; they are sent when it commits."""
         for payload in payloads(self._instance, changes):
             connection.execute("SELECT pg_notify(%s, %s)", [self._channel, payload])
@@ -154,7 +154,7 @@ class Listener:
                 connection = self._connection
                 if connection is not None:
                     async for notification in connection.notifies():
-                        await self._hear(notification.payload)
+                        await self._receive(notification.payload)
             except (psycopg.Error, StoreError) as error:
                 await self._lost(error)
             await asyncio.sleep(pause_s)
@@ -182,7 +182,7 @@ class Listener:
         self.reconnects += 1
         await self._read_again()
 
-    async def _hear(self, payload: str) -> None:
+    async def _receive(self, payload: str) -> None:
         try:
             given = json.loads(payload)
             sender, queued, final = given["from"], int(given["queued"]), list(given["final"])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from agl_core.store import Pruned
 from agl_postgres._connect import Server, connection_errors
 from agl_postgres._keys import key
-from agl_postgres._rows import Connection, LockedRows, Rows
+from agl_postgres._rows import LockedRows, Rows, SyncConnection
 from agl_postgres._schema import check_tables
 
 _ROLLOUTS_PER_WRITE: Final = 100
@@ -35,7 +35,7 @@ def prune_spans(server: Server, rollout_ids: Sequence[str], *, dry_run: bool) ->
     return total
 
 
-def _prune(connection: Connection, ids: Sequence[str], *, dry_run: bool) -> Pruned:
+def _prune(connection: SyncConnection, ids: Sequence[str], *, dry_run: bool) -> Pruned:
     rows = Rows(connection) if dry_run else LockedRows(connection)
     found = rows.rollouts(ids)
     final = [rollout for rollout in found.values() if rollout.status.final]

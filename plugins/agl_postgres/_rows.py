@@ -16,8 +16,8 @@ from agl_core.store import ATTEMPTS, RESOURCES, ROLLOUTS, Codec, Lead, Owner, Re
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutStatus
 from agl_postgres._keys import key, unkey
 
-Connection = psycopg.Connection[tuple[Any, ...]]
-Cursor = psycopg.Cursor[tuple[Any, ...]]
+SyncConnection = psycopg.Connection[tuple[Any, ...]]
+SyncCursor = psycopg.Cursor[tuple[Any, ...]]
 
 _LEADS = Codec(Lead)
 _FIELDS: LiteralString = "SELECT number, id, status, consumed, body FROM agl_rollouts"
@@ -65,12 +65,12 @@ class Rows(Records):
     The statements may run in a pipeline: one whose result is not needed is sent with the next one.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SyncConnection) -> None:
         self._sql = connection
         self.writes = 0
         """Number of writes so far."""
 
-    def _run(self, statement: LiteralString, values: Sequence[Any] = ()) -> Cursor:
+    def _run(self, statement: LiteralString, values: Sequence[Any] = ()) -> SyncCursor:
         return self._sql.execute(statement, values, binary=True)
 
     def _load(
@@ -180,7 +180,7 @@ class Rows(Records):
         row = self._run("SELECT body FROM agl_lead").fetchone()
         return None if row is None else _LEADS.decode(row[0])
 
-    def _write(self, statement: LiteralString, values: Sequence[Any]) -> Cursor:
+    def _write(self, statement: LiteralString, values: Sequence[Any]) -> SyncCursor:
         self.writes += 1
         return self._run(statement, values)
 
@@ -263,7 +263,7 @@ class LockedRows(Rows):
     were added, and skips locked rows instead of waiting.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SyncConnection) -> None:
         super().__init__(connection)
         self._known: dict[str, _Row] = {}
         self._absent: set[str] = set()

@@ -43,7 +43,7 @@ from agl_postgres._options import PostgresOptions
 from agl_postgres._prune import prune_spans
 from agl_postgres._rows import Rows
 from agl_postgres._schema import check_tables
-from agl_postgres._writer import Touched, Writer
+from agl_postgres._writer import CommitThread, Touched
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ class PostgresStore(BatchingStore):
     async def connect(self) -> bool:
         await self._connect(create=True)
         alone = False
-        self._writer = Writer(
+        self._writer = CommitThread(
             self._pool,
             now=self.clock.now,
             announce=self.announce,
@@ -253,14 +253,14 @@ class PostgresStore(BatchingStore):
     async def sweep(self) -> float:
         """End overdue attempts, and let waiting workers claim again.
 
-        A process that dies while it claims rollouts leaves them queued, and notifies nobody.
+        A process that dies while it claims rollouts leaves them queued without a notification.
         """
         due_at = await super().sweep()
         self.announce(Changes(queued=_EVERY))
         return due_at
 
     async def _read_again(self) -> None:
-        """Wake whoever waits for changes whose notification may have been lost."""
+        """Wake all callers, because notifications may have been lost."""
         ids = list(self._waited)
         found = await self._readings.run(lambda records: records.rollouts(ids))
         final = [one.id for one in found.values() if one.status.final]

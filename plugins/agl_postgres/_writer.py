@@ -18,10 +18,10 @@ from agl_core.errors import StoreError
 from agl_core.store import Changes, Operations
 from agl_postgres._connect import Pool
 from agl_postgres._errors import as_store_error, is_away, is_conflict, refusal
-from agl_postgres._rows import Connection, Cursor, LockedRows
+from agl_postgres._rows import LockedRows, SyncConnection, SyncCursor
 
 Operation = Callable[[Operations], Any]
-Notify = Callable[[Connection, Changes], None]
+AddNotification = Callable[[SyncConnection, Changes], None]
 
 _LARGEST_GROUP: Final = 256
 _MOST_CONFLICTS: Final = 50
@@ -38,7 +38,7 @@ class Touched:
 
 
 @dataclass(slots=True)
-class Job:
+class QueuedWrite:
     """A submitted operation with its result."""
 
     operation: Operation
@@ -54,7 +54,7 @@ class _Halfway(Exception):  # noqa: N818  no error of a user
     """An operation failed after its first write: the transaction must be rolled back."""
 
 
-class Writer:
+class CommitThread:
     """A thread that runs operations in the order in which they were submitted.
 
     All operations that arrived during a transaction share the next one, as far as the rows that
@@ -72,7 +72,7 @@ class Writer:
         *,
         now: Callable[[], float],
         announce: Callable[[Changes], None],
-        notify: Notify,
+        notify: AddNotification,
         retry_s: float,
     ) -> None:
         """Build a writer.
@@ -89,9 +89,9 @@ class Writer:
         self._announce = announce
         self._notify = notify
         self._retry_s = retry_s
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._ahead: Job | None = None
-        self._connection: Connection | None = None
+        self._jobs: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
+        self._ahead: QueuedWrite | None = None
+        self._connection: SyncConnection | None = None
         self._expires_at = math.inf
 
     def start(self) -> None:
@@ -103,7 +103,7 @@ class Writer:
     def submit(self, operation: Operation, touched: Touched | None) -> asyncio.Future[Any]:
         """Queue an operation; the future has its result once the writes are durable."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._jobs.put(Job(operation, future, touched))
+        self._jobs.put(QueuedWrite(operation, future, touched))
         return future
 
     async def stop(self) -> None:
@@ -121,9 +121,9 @@ class Writer:
             self._let_go()
             self._call_on_loop(self._ended.set_result, None)
 
-    def _next_group(self) -> list[Job]:
+    def _next_group(self) -> list[QueuedWrite]:
         """Wait for jobs; return those that share a transaction, none if the writer was stopped."""
-        group: list[Job] = []
+        group: list[QueuedWrite] = []
         while len(group) < _LARGEST_GROUP and (not group or self._more()):
             job = self._ahead or self._jobs.get()
             self._ahead = None
@@ -142,7 +142,7 @@ class Writer:
     def _more(self) -> bool:
         return self._ahead is not None or not self._jobs.empty()
 
-    def _commit(self, group: Sequence[Job]) -> None:
+    def _commit(self, group: Sequence[QueuedWrite]) -> None:
         """Run jobs in one transaction, or each in one if it fails, and set values or errors."""
         try:
             self._commit_together(group)
@@ -163,7 +163,7 @@ class Writer:
             isinstance(error, psycopg.Error) and (is_away(error) or bool(refusal(error)))
         )
 
-    def _commit_together(self, group: Sequence[Job]) -> None:
+    def _commit_together(self, group: Sequence[QueuedWrite]) -> None:
         """Run the transaction until it committed or cannot.
 
         Raises:
@@ -185,7 +185,7 @@ class Writer:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _transaction(self, group: Sequence[Job], end: float) -> None:
+    def _transaction(self, group: Sequence[QueuedWrite], end: float) -> None:
         connection = self._held()
         rows = LockedRows(connection)
         try:
@@ -205,7 +205,9 @@ class Writer:
                 self._roll_back(connection)
             raise
 
-    def _run(self, connection: Connection, rows: LockedRows, group: Sequence[Job]) -> str:
+    def _run(
+        self, connection: SyncConnection, rows: LockedRows, group: Sequence[QueuedWrite]
+    ) -> str:
         """Run the jobs; return the id of the transaction, empty if nothing was written."""
         with connection.pipeline():
             connection.execute("BEGIN")
@@ -221,10 +223,10 @@ class Writer:
                 # A later commit that waits for the disk makes these spans durable too.
                 connection.execute("SET LOCAL synchronous_commit = off")
             self._notify(connection, _joined(group))
-            number: Cursor = connection.execute("SELECT pg_current_xact_id()::text")
+            number: SyncCursor = connection.execute("SELECT pg_current_xact_id()::text")
             return number.fetchall()[0][0]
 
-    def _attempt(self, rows: LockedRows, job: Job) -> None:
+    def _attempt(self, rows: LockedRows, job: QueuedWrite) -> None:
         """Run one operation.
 
         Raises:
@@ -249,7 +251,7 @@ class Writer:
         """Return whether a transaction committed whose connection ended meanwhile.
 
         Raises:
-            StoreError: the server was away for too long to tell.
+            StoreError: the server was away for too long to find out.
         """
         while True:
             try:
@@ -273,7 +275,7 @@ class Writer:
                     return state == "committed"
             time.sleep(_PAUSE_S)
 
-    def _held(self) -> Connection:
+    def _held(self) -> SyncConnection:
         """Return the writer's connection, a new one if it is too old."""
         if self._connection is not None and monotonic() > self._expires_at:
             self._let_go()
@@ -287,13 +289,13 @@ class Writer:
             self._pool.give_back(self._connection, broken=broken)
             self._connection = None
 
-    def _roll_back(self, connection: Connection) -> None:
+    def _roll_back(self, connection: SyncConnection) -> None:
         try:
             connection.execute("ROLLBACK")
         except psycopg.Error:
             self._let_go(broken=True)
 
-    def _deliver(self, group: Sequence[Job]) -> None:
+    def _deliver(self, group: Sequence[QueuedWrite]) -> None:
         for job in group:
             if job.error is None:
                 self._announce(job.changes)
@@ -312,7 +314,7 @@ class Writer:
             return
 
 
-def _joined(group: Sequence[Job]) -> Changes:
+def _joined(group: Sequence[QueuedWrite]) -> Changes:
     """Return the changes of all jobs."""
     return Changes(
         queued=sum(job.changes.queued for job in group),
