@@ -373,3 +373,30 @@ def test_a_run_without_its_retriever_says_why(tmp_path, monkeypatch):
     done = started(FOLDER, tmp_path, *FEW, "tasks.val=null")
     assert done.returncode != 0
     assert "the retriever at http://127.0.0.1:9/mcp failed" in done.stdout + done.stderr
+
+
+def test_a_retriever_that_dies_in_a_run_fails_a_rollout_and_is_started_again(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RETRIEVER_INDEX", str(tmp_path / "index.sqlite"))
+    agent = tmp_path / "dying.py"
+    agent.write_text(
+        textwrap.dedent(f"""
+            import sys
+            sys.path.insert(0, {str(FOLDER)!r})
+            import program, run_agent
+            asked = []
+
+            async def dying(task):
+                asked.append(task)
+                if len(asked) != 5:
+                    return await run_agent.run_agent(task)
+                url = run_agent.retriever().url()
+                run_agent.retriever().stop()
+                return await program.ask(task.input["question"], url)
+        """),
+        encoding="utf-8",
+    )
+    report = train(FOLDER, tmp_path, *FEW, f"agent={agent}:dying", "rollout.concurrency=1")
+    assert report["lost"]["attempts_dropped_agent"] == 1
+    assert len(report["steps"]) == 2
