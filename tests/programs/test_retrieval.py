@@ -375,9 +375,7 @@ def test_a_run_without_its_retriever_says_why(tmp_path, monkeypatch):
     assert "the retriever at http://127.0.0.1:9/mcp failed" in done.stdout + done.stderr
 
 
-def test_a_retriever_that_dies_in_a_run_fails_a_rollout_and_is_started_again(
-    tmp_path, monkeypatch
-):
+def test_a_retriever_that_dies_in_a_run_fails_a_rollout_and_is_started_again(tmp_path, monkeypatch):
     monkeypatch.setenv("RETRIEVER_INDEX", str(tmp_path / "index.sqlite"))
     agent = tmp_path / "dying.py"
     agent.write_text(
