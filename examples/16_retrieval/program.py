@@ -70,7 +70,7 @@ async def ask(question: str, url: str) -> str:
 
 
 def _what_the_model_reads(url: str, context: RunContextWrapper[Any], error: Exception) -> str:
-    """Tell the model of a call that is not one; an error of the retriever ends the run."""
+    """Return a message for a call without a query; raise an error of the retriever."""
     arguments = context.tool_arguments if isinstance(context, ToolContext) else ""
     try:
         called = json.loads(arguments)

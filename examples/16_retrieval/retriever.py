@@ -62,7 +62,7 @@ def bound(port: int) -> socket.socket:
 def serve(index: Path, port: int, *, until_input_ends: bool) -> None:
     """Serve an index until Ctrl+C, or until the standard input is closed."""
     with bound(port) as listening:
-        # The server's sessions hold nothing: a client may go on with another process.
+        # Without sessions, a client may continue with another process.
         app = server(index).streamable_http_app(
             streamable_http_path=PATH, json_response=True, stateless_http=True, host=HOST
         )
