@@ -113,7 +113,7 @@ def model() -> ChatOpenAI:
     """Create the client at first use; it reads address and key from the environment."""
     return ChatOpenAI(
         model=os.environ.get("OPENAI_MODEL", "gpt-4o-mini"),
-        # Who closes this program's connections closes nobody else's: the default client is shared.
+        # The default client is shared in the whole process.
         http_client=DefaultHttpxClient(),
     )
 
