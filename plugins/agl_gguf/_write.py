@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +51,8 @@ def write_gguf(directory: Path, file: Path, *, dtype: str | None = None) -> None
     except OSError as error:
         raise ConfigError(f"Cannot write {str(file)!r}: {error.strerror or error}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _ends(config: dict[str, Any], directory: Path) -> list[int]:

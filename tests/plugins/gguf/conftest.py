@@ -70,6 +70,7 @@ def make_model(directory: Path, kind: str, *, tokenizer: Any = None, **config: A
     configuration, model = KINDS[kind]
     settings = {
         **SHAPE,
+        **({"head_dim": 128} if kind == "qwen3" else {}),  # transformers reads no other from GGUF
         "vocab_size": len(tokenizer) + 3,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": None,
