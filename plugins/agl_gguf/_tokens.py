@@ -23,7 +23,7 @@ _SPLITS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenizerParts:
     """What GGUF has of a tokenizer."""
 
     rule: str
@@ -37,7 +37,7 @@ class Tokens:
     template: str | None
 
 
-def tokens_of(directory: Path, *, rows: int, ends: list[int]) -> Tokens:
+def tokens_of(directory: Path, *, rows: int, ends: list[int]) -> TokenizerParts:
     """Read the tokenizer in a model's directory.
 
     Args:
@@ -62,7 +62,7 @@ def tokens_of(directory: Path, *, rows: int, ends: list[int]) -> Tokens:
         _place(texts, kinds, added["id"], added["content"], kind, directory)
         known[added["content"]] = added["id"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or ()]
-    return Tokens(
+    return TokenizerParts(
         rule=rule,
         texts=texts,
         kinds=kinds,

@@ -11,8 +11,8 @@ import numpy as np
 from agl_core.errors import ConfigError
 from agl_gguf._package import require_gguf
 from agl_gguf._safetensors import StoredTensor, stored_tensors
-from agl_gguf._shape import ROPE_FACTORS, Shape, shape_of
-from agl_gguf._tokens import Tokens, read_json, tokens_of
+from agl_gguf._shape import ROPE_FACTORS, ModelShape, shape_of
+from agl_gguf._tokens import TokenizerParts, read_json, tokens_of
 
 DTYPES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """The format's name of each dtype that matrices can have."""
@@ -27,7 +27,7 @@ def write_gguf(directory: Path, file: Path, *, dtype: str | None = None) -> None
 
     Args:
         directory: A model of type llama, qwen2 or qwen3, with safetensors and ``tokenizer.json``.
-        file: Written anew; its directory is created if missing.
+        file: Overwritten; its directory is created if missing.
         dtype: Of the matrices, one of `DTYPES`; None: that of the embedding.
 
     Raises:
@@ -66,7 +66,7 @@ def _ends(config: dict[str, Any], directory: Path) -> list[int]:
 
 
 def _named(
-    stored: dict[str, StoredTensor], shape: Shape, config: dict[str, Any], directory: Path
+    stored: dict[str, StoredTensor], shape: ModelShape, config: dict[str, Any], directory: Path
 ) -> dict[str, StoredTensor]:
     """Return the tensors by GGUF's names; without an output head that is the embedding."""
     tied = bool(config.get("tie_word_embeddings"))
@@ -91,8 +91,8 @@ def _named(
 
 def _write(
     file: Path,
-    shape: Shape,
-    tokens: Tokens,
+    shape: ModelShape,
+    tokens: TokenizerParts,
     tensors: dict[str, StoredTensor],
     *,
     kind: str,
@@ -142,7 +142,7 @@ def _encoded(values: Any, kind: str) -> Any:
     return gguf.quants.quantize(values, gguf.GGMLQuantizationType.BF16)
 
 
-def _add_shape(writer: Any, shape: Shape) -> None:
+def _add_shape(writer: Any, shape: ModelShape) -> None:
     import gguf  # noqa: PLC0415
 
     writer.add_context_length(shape.context)
@@ -162,7 +162,7 @@ def _add_shape(writer: Any, shape: Shape) -> None:
         writer.add_rope_scaling_factor(shape.scale)
 
 
-def _add_tokens(writer: Any, tokens: Tokens) -> None:
+def _add_tokens(writer: Any, tokens: TokenizerParts) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(tokens.rule)
     writer.add_token_list(tokens.texts)

@@ -203,7 +203,7 @@ class EngineContract(ContractSuite):
     ) -> None:
         backend = engine.backend(policy.name)
         answer = await _ask(engine, policy)
-        prompt, ids = answer.prompt, answer.choices[0].token_ids[::-1]  # nobody has sampled these
+        prompt, ids = answer.prompt, answer.choices[0].token_ids[::-1]  # not as they were sampled
         if await backend.score(prompt, ids, temperature=temperature) is None:
             return  # the backend scores nothing
         version = None

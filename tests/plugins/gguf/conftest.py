@@ -43,6 +43,7 @@ SHAPE = {
     "bos_token_id": None,
     "initializer_range": 0.3,
 }
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 

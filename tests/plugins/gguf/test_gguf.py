@@ -15,10 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from agl_core.errors import ConfigError, MissingExtraError
-from tests.plugins.gguf.conftest import edit, llama_tokenizer, make_model
+from tests.plugins.gguf.conftest import BYTES, edit, llama_tokenizer, make_model
 
 IDS = torch.tensor([[5, 60, 200, 30, 17, 101, 5, 99]])
-BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 TEXT = "<|im_start|>user\nthe 12 things'll <tools>\n é<|im_end|>\n"
 
 
