@@ -44,7 +44,7 @@ ROPE_FACTORS: Final = "rope_freqs.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelShape:
+class Architecture:
     """What ``config.json`` says of a model."""
 
     architecture: str
@@ -102,7 +102,7 @@ class ModelShape:
         return np.ascontiguousarray(np.moveaxis(halves, 1, 2)).reshape(values.shape)
 
 
-def shape_of(config: Mapping[str, Any], *, source: str) -> ModelShape:
+def shape_of(config: Mapping[str, Any], *, source: str) -> Architecture:
     """Read a model's configuration.
 
     Raises:
@@ -128,7 +128,7 @@ def shape_of(config: Mapping[str, Any], *, source: str) -> ModelShape:
             f"convert_hf_to_gguf.py"
         )
     heads = int(config["num_attention_heads"])
-    return ModelShape(
+    return Architecture(
         architecture=ARCHITECTURES[kind],
         layers=int(config["num_hidden_layers"]),
         hidden=int(config["hidden_size"]),

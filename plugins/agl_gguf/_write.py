@@ -11,7 +11,7 @@ import numpy as np
 from agl_core.errors import ConfigError
 from agl_gguf._package import require_gguf
 from agl_gguf._safetensors import StoredTensor, stored_tensors
-from agl_gguf._shape import ROPE_FACTORS, ModelShape, shape_of
+from agl_gguf._shape import ROPE_FACTORS, Architecture, shape_of
 from agl_gguf._tokens import TokenizerParts, read_json, tokens_of
 
 DTYPES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -66,7 +66,7 @@ def _ends(config: dict[str, Any], directory: Path) -> list[int]:
 
 
 def _named(
-    stored: dict[str, StoredTensor], shape: ModelShape, config: dict[str, Any], directory: Path
+    stored: dict[str, StoredTensor], shape: Architecture, config: dict[str, Any], directory: Path
 ) -> dict[str, StoredTensor]:
     """Return the tensors by GGUF's names; without an output head that is the embedding."""
     tied = bool(config.get("tie_word_embeddings"))
@@ -91,7 +91,7 @@ def _named(
 
 def _write(
     file: Path,
-    shape: ModelShape,
+    shape: Architecture,
     tokens: TokenizerParts,
     tensors: dict[str, StoredTensor],
     *,
@@ -142,7 +142,7 @@ def _encoded(values: Any, kind: str) -> Any:
     return gguf.quants.quantize(values, gguf.GGMLQuantizationType.BF16)
 
 
-def _add_shape(writer: Any, shape: ModelShape) -> None:
+def _add_shape(writer: Any, shape: Architecture) -> None:
     import gguf  # noqa: PLC0415
 
     writer.add_context_length(shape.context)
