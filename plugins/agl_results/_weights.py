@@ -113,9 +113,11 @@ def _export_adapter(source: Path, target: Path) -> str:
 
 
 def _export_gguf(engine: type[Engine], source: Path, file: Path, dtype: str | None) -> None:
-    from agl_gguf import require_gguf, write_gguf  # noqa: PLC0415
+    from agl_gguf import require_gguf  # noqa: PLC0415
 
     require_gguf()  # before weights are merged
+    from agl_gguf import write_gguf  # noqa: PLC0415  it needs what the extra brings
+
     with TemporaryDirectory(prefix="agl-export-") as merged:
         asyncio.run(engine.export(str(source), merged))
         write_gguf(Path(merged), file, dtype=dtype)
