@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from agl_core.errors import AglError, ConfigError, MissingExtraError, pip_line
+from agl_core.text import exact_bytes
 
 if TYPE_CHECKING:
     from limits import RateLimitItem
@@ -142,7 +143,7 @@ class Limiter:
             await self._shared.aclose()
 
     def _names(self, who: tuple[str, ...]) -> tuple[str, ...]:
-        text = "\0".join(who).encode("utf-8", "surrogatepass")
+        text = exact_bytes("\0".join(who))
         return (self._space, hashlib.sha256(text).hexdigest()[:32])
 
     def _verdict(self, strategy: Any, names: tuple[str, ...], cost: int) -> Verdict:
