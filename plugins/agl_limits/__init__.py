@@ -5,14 +5,14 @@ one verdict, and counting in memory while Redis does not answer.
 """
 
 from agl_limits._decorator import rate_limited
-from agl_limits._limiter import Limiter, RateLimitError, Verdict, parse_rate
+from agl_limits._limiter import Limiter, RateLimitError, RateVerdict, parse_rate
 from agl_limits._middleware import RateLimitMiddleware, limit_headers
 
 __all__ = [
     "Limiter",
     "RateLimitError",
     "RateLimitMiddleware",
-    "Verdict",
+    "RateVerdict",
     "limit_headers",
     "parse_rate",
     "rate_limited",

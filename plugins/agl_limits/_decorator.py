@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from agl_limits._limiter import Limiter, RateLimitError, Verdict
+from agl_limits._limiter import Limiter, RateLimitError, RateVerdict
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def rate_limited(
     return decorate
 
 
-def _check(verdict: Verdict, rate: str, name: str) -> None:
+def _check(verdict: RateVerdict, rate: str, name: str) -> None:
     if not verdict.allowed:
         raise RateLimitError(
             f"{name} is called more often than {rate}: call it again after {verdict.reset_s:.1f} s",

@@ -39,7 +39,7 @@ class RateLimitError(AglError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RateVerdict:
     """The answer to one event."""
 
     allowed: bool
@@ -105,7 +105,7 @@ class Limiter:
         """Events that a window allows."""
         return self._item.amount
 
-    def hit(self, *who: str, cost: int = 1) -> Verdict:
+    def hit(self, *who: str, cost: int = 1) -> RateVerdict:
         """Count an event of the named one, if it is allowed.
 
         Args:
@@ -121,7 +121,7 @@ class Limiter:
                 shared.failed(error)
         return self._verdict(self._local, names, cost)
 
-    async def ahit(self, *who: str, cost: int = 1) -> Verdict:
+    async def ahit(self, *who: str, cost: int = 1) -> RateVerdict:
         """Do as `hit` does, without blocking the event loop while Redis is asked."""
         names = self._names(who)
         shared = self._shared
@@ -146,16 +146,16 @@ class Limiter:
         text = exact_bytes("\0".join(who))
         return (self._space, hashlib.sha256(text).hexdigest()[:32])
 
-    def _verdict(self, strategy: Any, names: tuple[str, ...], cost: int) -> Verdict:
+    def _verdict(self, strategy: Any, names: tuple[str, ...], cost: int) -> RateVerdict:
         allowed = strategy.hit(self._item, *names, cost=cost)
-        return self._told(allowed, strategy.get_window_stats(self._item, *names))
+        return self._stated(allowed, strategy.get_window_stats(self._item, *names))
 
-    async def _averdict(self, strategy: Any, names: tuple[str, ...], cost: int) -> Verdict:
+    async def _averdict(self, strategy: Any, names: tuple[str, ...], cost: int) -> RateVerdict:
         allowed = await strategy.hit(self._item, *names, cost=cost)
-        return self._told(allowed, await strategy.get_window_stats(self._item, *names))
+        return self._stated(allowed, await strategy.get_window_stats(self._item, *names))
 
-    def _told(self, allowed: bool, window: Any) -> Verdict:
-        return Verdict(
+    def _stated(self, allowed: bool, window: Any) -> RateVerdict:
+        return RateVerdict(
             allowed=allowed,
             limit=self._item.amount,
             remaining=max(0, int(window.remaining)),

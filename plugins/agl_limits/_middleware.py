@@ -7,7 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final
 
-from agl_limits._limiter import Limiter, Verdict
+from agl_limits._limiter import Limiter, RateVerdict
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -17,7 +17,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 _BEARER: Final = "bearer "
 
 
-def limit_headers(verdict: Verdict) -> dict[str, str]:
+def limit_headers(verdict: RateVerdict) -> dict[str, str]:
     """Return the headers that state a limit.
 
     They are ``RateLimit-Policy`` and ``RateLimit`` of the IETF's draft, the older ``X-RateLimit-*``

@@ -165,7 +165,7 @@ async def test_one_request_too_many_gets_429_with_the_headers() -> None:
     assert int(headers["content-length"]) == len(body)
 
 
-async def test_users_are_told_apart_by_key_then_by_address() -> None:
+async def test_users_are_separated_by_key_then_by_address() -> None:
     app = RateLimitMiddleware(application, "1/minute")
     asked = [
         {"x_api_key": "one"},
