@@ -158,8 +158,9 @@ class Sender:
         finally:
             with self._lock:
                 self._closed = True
-                self._counts["events_dropped"] += len(self._queue)
+                left = len(self._queue)
                 self._queue.clear()
+            self.count("events_dropped", left)
             if not self._ended.done():
                 self._ended.set_result(0)
 

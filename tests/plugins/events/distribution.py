@@ -13,7 +13,9 @@ def server(binary: str, package: str) -> str:
 
     Without root the test skips, and fails where ``CI`` is set.
     """
-    places = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/lib/{package.removesuffix('-server')}/bin"
+    places = (
+        f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/lib/{package.removesuffix('-server')}/bin"
+    )
     if (found := shutil.which(binary, path=places)) is None:
         _install(package)
         found = shutil.which(binary, path=places)

@@ -14,6 +14,7 @@ from tests.plugins.events import distribution
 
 __all__ = ["bench"]
 
+
 class RedisServer:
     """A server process of its own, with a password if asked, which can be stopped and started."""
 
