@@ -132,8 +132,9 @@ def _checked_scheme(url: str, registry: Registry) -> str:
     known = [name.removeprefix(_KIND) for name in registry.names() if name.startswith(_KIND)]
     scheme = scheme_of(url).lower()
     if scheme not in known:
+        shown = hidden(url) if "://" in url else url.rpartition("@")[2]
         raise ConfigError(
-            f"events.url = {hidden(url)!r} has the scheme {scheme!r}: use one of "
+            f"events.url = {shown!r} has the scheme {scheme!r}: use one of "
             f"{', '.join(f'{each}://' for each in known) or 'none, as no plugin has one'}"
         )
     try:

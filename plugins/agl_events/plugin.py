@@ -25,5 +25,4 @@ def agl_register_commands(register: Register) -> None:
         ("events.send", "send the events that wait in a run's outbox"),
         ("events.tail", "show events as they come"),
     ):
-        module = name.replace(".", ":")
-        register(name, f"agl_events._commands:{module.rpartition(':')[2]}", summary=summary)
+        register(name, f"agl_events._commands:{name.rpartition('.')[2]}", summary=summary)

@@ -64,9 +64,7 @@ class RabbitBus:
     async def open(self) -> None:
         await self.close()
         with self._errors():
-            self._connection = await aio_pika.connect(
-                self._url, timeout=self._options.timeout_s, client_properties=_CLIENT
-            )
+            self._connection = await aio_pika.connect(self._url, timeout=self._options.timeout_s)
             channel = await self._connection.channel(publisher_confirms=True)
             self._exchange = await channel.declare_exchange(
                 self._name("events"), aio_pika.ExchangeType.TOPIC, durable=True
@@ -184,9 +182,6 @@ class RabbitBus:
                 raise
             said = hidden(str(error)) or type(error).__name__
             raise BusError(f"{place} cannot be reached: {said}") from None
-
-
-_CLIENT: Final = {"connection_name": "agl-core"}
 
 
 def _is_too_large(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncGenerator, Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from agl_events import (
@@ -22,6 +23,8 @@ from agl_events import (
 )
 from redis import asyncio as redis
 from redis import exceptions
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from agl_core.clocks import new_id
 from agl_core.errors import ConfigError
@@ -268,11 +271,13 @@ class RedisBus:
     def _make(self) -> redis.Redis:
         wait_s = self._options.timeout_s
         try:
+            if database := urlsplit(self._url).path.strip("/"):
+                int(database)  # the library would take another database
             made: redis.Redis = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
                 self._url,
                 socket_connect_timeout=wait_s,
                 socket_timeout=wait_s + _BLOCK_MS / 1_000,
-                client_name="agl-core",
+                retry=Retry(NoBackoff(), 0),  # the sender tries again, and says so
             )
         except (ValueError, TypeError) as error:
             raise ConfigError(
@@ -320,15 +325,17 @@ def _pairs(answer: Any) -> list[tuple[bytes, Any]]:
     """Return key and entries of an answer to XREAD, in either version of the protocol."""
     if not answer:
         return []
-    if isinstance(answer, dict):
-        return [(key, entries[0] if entries else []) for key, entries in answer.items()]
-    return [(key, entries) for key, entries in answer]
+    pairs: list[tuple[bytes, Any]] = list(answer.items() if isinstance(answer, dict) else answer)
+    # The newer version has a list of lists.
+    return [(key, each[0] if each and isinstance(each[0], list) else each) for key, each in pairs]
 
 
 def _events(entries: Any, *, broken: bool = False) -> list[tuple[str, Any]]:
     """Return id and event of entries; None for one that is no event, if `broken`."""
     found: list[tuple[str, Event | None]] = []
     for id_, fields in entries:
+        if id_ is None:  # Redis 6: an entry that was deleted since
+            continue
         event = None
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             event = decode((fields or {}).get(_FIELD, b""))

@@ -16,6 +16,7 @@ from agl_core.app.names import check_names
 from agl_core.errors import ConfigError, PluginError, TrainingError
 from agl_core.plugins import Source
 from tests.core.app.conftest import Bench
+from tests.core.bandit_engine import BanditEngine
 from tests.plugins.events import memory_bus
 from tests.plugins.events.memory_bus import Server
 
@@ -110,8 +111,8 @@ def test_content_is_left_out_unless_asked_for(bench: Bench, server: Server) -> N
 
 
 def test_an_error_that_ends_a_run_is_an_event(bench: Bench, server: Server) -> None:
-    class Broken(bench_engine()):
-        async def train(self, batch: Any) -> Any:
+    class Broken(BanditEngine):
+        async def update(self, batch: Any) -> Any:
             raise TrainingError("the planted error")
 
     bench.engine_class = Broken
@@ -119,12 +120,6 @@ def test_an_error_that_ends_a_run_is_an_event(bench: Bench, server: Server) -> N
         train(bench)
     assert server.channels[-1] == "run:failed"
     assert server.events[-1].data == {"run": "bench", "error": "TrainingError"}
-
-
-def bench_engine() -> Any:
-    from tests.core.bandit_engine import BanditEngine
-
-    return BanditEngine
 
 
 def test_a_bus_that_is_down_all_the_time_costs_nothing_but_events(

@@ -154,8 +154,7 @@ async def test_a_server_without_memory_is_tried_again(own: RedisServer, prefix: 
 def test_a_wrong_address_is_named_without_its_password(wrong: str) -> None:
     with pytest.raises(ConfigError, match=r"events\.url") as failed:
         make_bus(wrong, load_plugins())
-    text = f"{failed.value} {failed.value.__cause__}"
-    assert "secret" not in text.replace(wrong, "") or "://" not in wrong
+    assert "secret" not in f"{failed.value} {failed.value.__cause__}"
 
 
 async def test_a_database_that_is_not_there_is_a_config_error(shared: RedisServer) -> None:
