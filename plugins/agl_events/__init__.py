@@ -1,7 +1,7 @@
 """Events of runs on an event bus.
 
 `_facts` has the data of every event and `_event` their form. `_observer` makes an event of all that
-a run tells its plugins, `_outbox` keeps them on disk, `_sender` delivers them to a `Bus`. `_subscribe`
+a run reports to its plugins, `_outbox` keeps them on disk, `_sender` delivers them to a `Bus`. `_subscribe`
 is for those who read them. Plugins that connect to a bus register it as ``events.<scheme>``.
 """
 
@@ -14,12 +14,12 @@ from agl_core.faces import late
 if TYPE_CHECKING:
     from agl_events._bus import Bus as Bus
     from agl_events._bus import BusError as BusError
+    from agl_events._bus import Delivery as Delivery
     from agl_events._bus import Message as Message
-    from agl_events._bus import Outcome as Outcome
     from agl_events._bus import hidden as hidden
     from agl_events._bus import wanted as wanted
     from agl_events._event import CHANNELS as CHANNELS
-    from agl_events._event import Event as Event
+    from agl_events._event import BusEvent as BusEvent
     from agl_events._event import decode as decode
     from agl_events._facts import schema_of as schema_of
     from agl_events._options import BusOptions as BusOptions

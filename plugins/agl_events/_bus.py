@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from agl_core.config import scheme_of, validate
 from agl_core.errors import AglError, ConfigError
 from agl_core.plugins import PluginManager, Registry
-from agl_events._event import Event
+from agl_events._event import BusEvent
 
 _KIND: Final = "events."
 _LOGIN: Final = re.compile(r"://\S*@")
@@ -33,8 +33,8 @@ class Message:
     """The event as JSON."""
 
 
-Outcome = Literal["delivered", "unroutable", "refused"]
-"""What became of a message: ``unroutable`` if nobody had subscribed and the bus keeps no history,
+Delivery = Literal["delivered", "unroutable", "refused"]
+"""What became of a message: ``unroutable`` without a subscriber, if the bus keeps no history,
 ``refused`` if the bus will never take it."""
 
 
@@ -50,7 +50,7 @@ class Bus(Protocol):
         """
         ...
 
-    async def publish(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+    async def publish(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Send messages in this order and return once the server has confirmed all of them.
 
         Raises:
@@ -61,7 +61,7 @@ class Bus(Protocol):
 
     def listen(
         self, channels: Collection[str], *, group: str | None, history: bool
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[BusEvent]:
         """Yield events; asking for the next acknowledges the one before.
 
         Args:
@@ -76,7 +76,7 @@ class Bus(Protocol):
         """
         ...
 
-    async def history(self, channels: Collection[str], limit: int) -> list[Event]:
+    async def history(self, channels: Collection[str], limit: int) -> list[BusEvent]:
         """Return the newest kept events, oldest first.
 
         Raises:
@@ -153,7 +153,7 @@ def _checked_scheme(url: str, registry: Registry) -> str:
 
 async def listening(
     bus: Bus, channels: Collection[str], *, group: str | None, history: bool
-) -> AsyncGenerator[Event]:
+) -> AsyncGenerator[BusEvent]:
     """Open a bus, yield its events, and close it."""
     try:
         await bus.open()

@@ -16,9 +16,9 @@ from agl_core.config import RESOLVED, load_config, validate
 from agl_core.errors import ConfigError
 from agl_core.text import json_bytes
 from agl_events._bus import Bus, make_bus
-from agl_events._event import Event
+from agl_events._event import BusEvent
 from agl_events._options import BusOptions, EventsOptions
-from agl_events._outbox import OUTBOX, Outbox
+from agl_events._outbox import OUTBOX, EventOutbox
 from agl_events._sender import WINDOW
 from agl_events._subscribe import subscribe
 
@@ -151,7 +151,7 @@ def send(state: CliState, *, run: Path, url: str | None) -> None:
 
 
 async def _send(file: Path, bus: Bus) -> tuple[int, dict[str, int]]:
-    box = Outbox.open(file, most=1, most_bytes=1)
+    box = EventOutbox.open(file, most=1, most_bytes=1)
     sent, outcomes = 0, dict[str, int]()
     try:
         async with _opened(bus):
@@ -184,7 +184,7 @@ async def _opened(bus: Bus) -> AsyncGenerator[None]:
         await bus.close()
 
 
-def _show(event: Event, *, lines: bool) -> None:
+def _show(event: BusEvent, *, lines: bool) -> None:
     if lines:
         click.echo(json_bytes(event))
         return

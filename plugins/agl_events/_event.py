@@ -33,7 +33,7 @@ _ITEMS: Final = 100
 _DEPTH: Final = 8
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class BusEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened in a run."""
 
     id: str
@@ -54,9 +54,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-def new_event(channel: str, service: str, data: dict[str, Any], metadata: dict[str, Any]) -> Event:
+def new_event(
+    channel: str, service: str, data: dict[str, Any], metadata: dict[str, Any]
+) -> BusEvent:
     """Make an event with a new id at the current time."""
-    return Event(
+    return BusEvent(
         id=new_id("event"),
         time=datetime.fromtimestamp(wall(), UTC).isoformat(timespec="microseconds"),
         channel=channel,
@@ -66,11 +68,11 @@ def new_event(channel: str, service: str, data: dict[str, Any], metadata: dict[s
     )
 
 
-def encode(event: Event, most_bytes: int) -> tuple[bytes, bool]:
+def encode(event: BusEvent, most_bytes: int) -> tuple[bytes, bool]:
     """Return an event as JSON of at most `most_bytes`, and whether parts were cut.
 
     Of an event that is larger, texts keep their first 1,000 characters and lists and tables their
-    first 100 entries; if that is still too large, `Event.data` is empty. ``metadata.cut`` is the
+    first 100 entries; if that is still too large, `BusEvent.data` is empty. ``metadata.cut`` is the
     size in bytes before. Lone surrogates become U+FFFD.
     """
     body = _json(event)
@@ -85,16 +87,16 @@ def encode(event: Event, most_bytes: int) -> tuple[bytes, bool]:
     return body, True
 
 
-def decode(body: bytes) -> Event:
+def decode(body: bytes) -> BusEvent:
     """Return the event of a JSON text.
 
     Raises:
         msgspec.MsgspecError: it is not an event.
     """
-    return msgspec.json.decode(body, type=Event)
+    return msgspec.json.decode(body, type=BusEvent)
 
 
-def _json(event: Event) -> bytes:
+def _json(event: BusEvent) -> bytes:
     return replaced_json(json_bytes(event))
 
 

@@ -297,7 +297,7 @@ class StepFinished(Facts, frozen=True, kw_only=True):
         )
 
 
-class Score(msgspec.Struct, frozen=True, kw_only=True):
+class ScoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A mean with its 95 % confidence interval."""
 
     mean: float
@@ -306,7 +306,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
 
     @classmethod
-    def of(cls, estimate: Estimate) -> Score:
+    def of(cls, estimate: Estimate) -> ScoreFacts:
         return cls(mean=estimate.mean, low=estimate.low, high=estimate.high, tasks=estimate.n)
 
 
@@ -317,8 +317,8 @@ class EvaluationFinished(Facts, frozen=True, kw_only=True):
     """Number of the step before it."""
     phase: int | None
     """Number of the prompt phase that it follows, if any."""
-    score: Score
-    channels: dict[str, Score]
+    score: ScoreFacts
+    channels: dict[str, ScoreFacts]
     failed: dict[str, int]
     """Failure kind to number of attempts."""
     lost: dict[str, int]
@@ -329,8 +329,8 @@ class EvaluationFinished(Facts, frozen=True, kw_only=True):
         return cls(
             step=evaluation.step,
             phase=evaluation.phase,
-            score=Score.of(evaluation.score),
-            channels={name: Score.of(each) for name, each in evaluation.channels.items()},
+            score=ScoreFacts.of(evaluation.score),
+            channels={name: ScoreFacts.of(each) for name, each in evaluation.channels.items()},
             failed=dict(evaluation.failed),
             lost=dict(evaluation.lost),
             seconds=evaluation.wall_s,
@@ -348,7 +348,7 @@ class RunFinished(Facts, frozen=True, kw_only=True):
     seconds: float
     reward_first: float | None
     reward_last: float | None
-    score: Score | None
+    score: ScoreFacts | None
     """Of the last evaluation."""
     best: str | None
     """Directory of the best checkpoint."""
@@ -366,7 +366,7 @@ class RunFinished(Facts, frozen=True, kw_only=True):
             seconds=report.wall_s,
             reward_first=trend.first if trend else None,
             reward_last=trend.last if trend else None,
-            score=Score.of(scores[-1].score) if scores else None,
+            score=ScoreFacts.of(scores[-1].score) if scores else None,
             best=report.best,
             lost=dict(report.lost),
         )

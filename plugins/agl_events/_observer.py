@@ -1,4 +1,4 @@
-"""The observer ``events``: makes an event of everything that a run tells its plugins."""
+"""The observer ``events``: makes an event of everything that a run reports to its plugins."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from agl_core.types import (
 )
 from agl_events import _facts as facts
 from agl_events._bus import Bus, make_bus
-from agl_events._event import Event, new_event
+from agl_events._event import BusEvent, new_event
 from agl_events._options import EventsOptions
 from agl_events._outbox import OUTBOX
-from agl_events._sender import Limits, Sender
+from agl_events._sender import EventSender, OutboxLimits
 
 _log = logging.getLogger(__name__)
 
 _INTERRUPTED_S: Final = 1.0
 """Longest wait for the bus in a run that is interrupted, whose process is ended soon."""
 _CONNECT_S: Final = 5.0
-"""Longest wait for the bus at the start, which tells a wrong password before weights are loaded."""
+"""Longest wait for the bus at the start, which finds a wrong password before weights are loaded."""
 _VERSION: Final = 1
 """Of the form of events."""
 
@@ -67,7 +67,7 @@ class EventsObserver:
         self._config, self._options = config, options
         self._make, self._describe = make, describe
         self._run: TrackedRun | None = None
-        self._sender: Sender | None = None
+        self._sender: EventSender | None = None
 
     @asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
@@ -78,22 +78,22 @@ class EventsObserver:
         """
         run = self._run = self._describe()
         options = self._options
-        limits = Limits(
+        limits = OutboxLimits(
             events=options.outbox_events,
             size=int(options.outbox_mb * 2**20),
             event_size=int(options.event_kb * 2**10),
             call_s=options.timeout_s,
         )
-        sender = Sender(run.directory / OUTBOX, self._make, limits)
+        sender = EventSender(run.directory / OUTBOX, self._make, limits)
         connect_s = min(options.timeout_s, _CONNECT_S)
         await asyncio.to_thread(sender.open, connect_s=connect_s)
         self._sender = sender
-        self._tell(lambda: facts.ConfigResolved.of(self._config, content=options.content))
+        self._publish(lambda: facts.ConfigResolved.of(self._config, content=options.content))
         try:
             yield
         except BaseException as error:
             failed = error
-            self._tell(lambda: facts.RunFailed.of(run.name, failed, content=options.content))
+            self._publish(lambda: facts.RunFailed.of(run.name, failed, content=options.content))
             is_error = isinstance(error, Exception)
             within_s = options.flush_s if is_error else min(options.flush_s, _INTERRUPTED_S)
             await self._close(within_s)
@@ -105,17 +105,17 @@ class EventsObserver:
         """Do nothing: the hook of the same time makes the event."""
 
     def step(self, report: StepReport) -> None:
-        self._tell(lambda: facts.StepFinished.of(report))
+        self._publish(lambda: facts.StepFinished.of(report))
 
     def evaluation(self, evaluation: Evaluation) -> None:
-        self._tell(lambda: facts.EvaluationFinished.of(evaluation))
+        self._publish(lambda: facts.EvaluationFinished.of(evaluation))
 
     async def finish(self, report: Report) -> None:
         """Publish the report of a run that had no error, and wait for the bus.
 
         The hook of the run's end comes when losses can no longer be counted, so this is earlier.
         """
-        self._tell(lambda: facts.RunFinished.of(report))
+        self._publish(lambda: facts.RunFinished.of(report))
         await self._close(self._options.flush_s)
 
     def finished(self, report: Report) -> None:
@@ -126,42 +126,42 @@ class EventsObserver:
         del run_id, store
         run = self._run
         if run is not None:
-            self._tell(lambda: facts.RunStarted.of(run))
+            self._publish(lambda: facts.RunStarted.of(run))
 
     @hookimpl
     def agl_rollout_started(self, rollout: Rollout, attempt: Attempt) -> None:
         content = self._options.content
-        self._tell(lambda: facts.RolloutStarted.of(rollout, attempt, content=content))
+        self._publish(lambda: facts.RolloutStarted.of(rollout, attempt, content=content))
 
     @hookimpl
     def agl_rollout_finished(
         self, rollout: Rollout, attempt: Attempt, spans: Sequence[Span]
     ) -> None:
         content = self._options.content
-        self._tell(lambda: facts.RolloutFinished.of(rollout, attempt, spans, content=content))
+        self._publish(lambda: facts.RolloutFinished.of(rollout, attempt, spans, content=content))
 
     @hookimpl
     def agl_trajectories_built(
         self, record: AttemptRecord, trajectories: Sequence[Trajectory]
     ) -> None:
-        self._tell(lambda: facts.TrajectoriesBuilt.of(record, trajectories))
+        self._publish(lambda: facts.TrajectoriesBuilt.of(record, trajectories))
 
     @hookimpl
     def agl_batch_built(self, batch: Batch, step: int) -> None:
-        self._tell(lambda: facts.BatchBuilt.of(batch, step))
+        self._publish(lambda: facts.BatchBuilt.of(batch, step))
 
     @hookimpl
     def agl_update_applied(self, update: Update, step: int, losses: Losses) -> None:
         del losses  # the run takes `self.losses` by itself
-        self._tell(lambda: facts.UpdateApplied.of(update, step))
+        self._publish(lambda: facts.UpdateApplied.of(update, step))
         self._count()
 
     @hookimpl
     def agl_resources_published(self, resources: Resources) -> None:
         content = self._options.content
-        self._tell(lambda: facts.ResourcesPublished.of(resources, content=content))
+        self._publish(lambda: facts.ResourcesPublished.of(resources, content=content))
 
-    def _tell(self, make: Callable[[], facts.Facts]) -> None:
+    def _publish(self, make: Callable[[], facts.Facts]) -> None:
         """Queue an event; a fact that cannot be had is a lost event, not an error of the run."""
         sender = self._sender
         if sender is None:
@@ -174,7 +174,7 @@ class EventsObserver:
             return
         sender.put(lambda metadata: self._event(fact, metadata))
 
-    def _event(self, fact: facts.Facts, metadata: dict[str, Any]) -> Event:
+    def _event(self, fact: facts.Facts, metadata: dict[str, Any]) -> BusEvent:
         metadata |= {"run": self._config.name, "version": _VERSION}
         channel = facts.CHANNEL_OF[type(fact)]
         return new_event(channel, self._options.service, facts.plain(fact), metadata)

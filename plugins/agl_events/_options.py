@@ -32,7 +32,7 @@ class EventsOptions(BusOptions):
     """Environment variable with the address, read where `url` is empty, so that no password stands
     in a file."""
     service: str = Field(default="agl-core", min_length=1, max_length=200)
-    """`Event.service` of the run's events."""
+    """`BusEvent.service` of the run's events."""
     content: bool = False
     """Also send inputs, outputs, prompts and the texts of errors."""
     outbox_events: PositiveInt = 100_000

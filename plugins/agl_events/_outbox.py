@@ -38,7 +38,7 @@ class Stored:
     message: Message
 
 
-class Outbox:
+class EventOutbox:
     """The events of a run directory that wait for a bus, in one SQLite file.
 
     Used by one thread, and by one process at a time. A process that is killed loses no event of a
@@ -56,7 +56,7 @@ class Outbox:
         """The greatest number of an event so far."""
 
     @classmethod
-    def open(cls, file: Path, *, most: int, most_bytes: int) -> Outbox:
+    def open(cls, file: Path, *, most: int, most_bytes: int) -> EventOutbox:
         """Open the file, or create it; a damaged one is renamed and replaced.
 
         Raises:
@@ -133,15 +133,14 @@ class Outbox:
         ]
 
     def remove(self, sent: Sequence[Stored]) -> None:
-        """Remove events that a bus has confirmed.
+        """Remove events of `oldest` that a bus has confirmed.
 
         Raises:
             StoreError: the file cannot be written; the events will be sent again.
         """
         with _writing(self._connection) as connection:
-            connection.executemany(
-                "DELETE FROM events WHERE number = ?", [(event.number,) for event in sent]
-            )
+            last = sent[-1].number  # the oldest ones, in order
+            connection.execute("DELETE FROM events WHERE number <= ?", (last,))
         self.waiting -= len(sent)
         self._bytes -= sum(len(event.message.body) for event in sent)
 

@@ -20,8 +20,8 @@ from agl_core.clocks import steady_loop
 from agl_core.errors import AglError, ConfigError, StoreError
 from agl_core.text import escaped
 from agl_events._bus import Bus, BusError, Message, hidden
-from agl_events._event import Event, encode
-from agl_events._outbox import Outbox, Stored
+from agl_events._event import BusEvent, encode
+from agl_events._outbox import EventOutbox, Stored
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ WINDOW: Final = 64
 takes several times as long when they are sent one at a time."""
 _IN_MEMORY: Final = 20_000
 """Events between the run and the outbox at most."""
-_WRITE_EVERY_S: Final = 0.02
+_WRITE_EVERY_S: Final = 0.05
 """Pause between two writes, in which events gather: one transaction for each costs ten times more."""
 _FIRST_RETRY_S: Final = 0.5
 _LONGEST_RETRY_S: Final = 30.0
@@ -38,7 +38,7 @@ _random: Final = SystemRandom()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class OutboxLimits:
     """How much is kept of a run's events."""
 
     events: int
@@ -51,7 +51,7 @@ class Limits:
     """Longest wait for a connection or confirmation."""
 
 
-class Sender:
+class EventSender:
     """Takes events without waiting, and delivers each at least once.
 
     `put` may be called from any thread; the events are written to the outbox by a thread of its own,
@@ -60,7 +60,7 @@ class Sender:
     or the disk is full), ``events_cut``, ``events_unroutable``, ``events_refused``.
     """
 
-    def __init__(self, file: Path, make_bus: Callable[[], Bus], limits: Limits) -> None:
+    def __init__(self, file: Path, make_bus: Callable[[], Bus], limits: OutboxLimits) -> None:
         """Configure the sender without starting it.
 
         Args:
@@ -70,14 +70,14 @@ class Sender:
         """
         self._file, self._make_bus, self._limits = file, make_bus, limits
         self._lock = threading.Lock()
-        self._queue: deque[tuple[int, Event]] = deque()
+        self._queue: deque[tuple[int, BusEvent]] = deque()
         self._counts: Counter[str] = Counter()
         self._sequence = 0
         self._closed = self._signalled = self._all_written = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: Future[None] = Future()
         self._ended: Future[int] = Future()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._flushed_by = _Moment()
 
     def open(self, *, connect_s: float) -> None:
@@ -93,7 +93,7 @@ class Sender:
         thread.start()
         self._opened.result()
 
-    def put(self, make: Callable[[dict[str, Any]], Event]) -> None:
+    def put(self, make: Callable[[dict[str, Any]], BusEvent]) -> None:
         """Take an event, or count it as dropped; never waits and never raises.
 
         Args:
@@ -154,7 +154,7 @@ class Sender:
             if not self._opened.done():
                 self._opened.set_exception(error)
             else:
-                self._tell("thread", f"Events are no longer sent: {_named(error)}")
+                self._warn("thread", f"Events are no longer sent: {_named(error)}")
         finally:
             with self._lock:
                 self._closed = True
@@ -166,7 +166,7 @@ class Sender:
 
     async def _serve(self, connect_s: float) -> None:
         limits = self._limits
-        outbox = Outbox.open(self._file, most=limits.events, most_bytes=limits.size)
+        outbox = EventOutbox.open(self._file, most=limits.events, most_bytes=limits.size)
         self._wake, self._written, self._ending = asyncio.Event(), asyncio.Event(), asyncio.Event()
         try:
             with self._lock:
@@ -178,7 +178,7 @@ class Sender:
             outbox.close()
         self._ended.set_result(waiting)
 
-    async def _deliver(self, outbox: Outbox, bus: Bus, connect_s: float) -> None:
+    async def _deliver(self, outbox: EventOutbox, bus: Bus, connect_s: float) -> None:
         tasks: list[asyncio.Task[None]] = []
         try:
             connected = await self._first_connection(bus, connect_s)
@@ -200,11 +200,11 @@ class Sender:
         try:
             await asyncio.wait_for(bus.open(), connect_s)
         except (BusError, TimeoutError) as error:
-            self._tell("down", _waits(error))
+            self._warn("down", _waits(error))
             return False
         return True
 
-    async def _write(self, outbox: Outbox) -> None:
+    async def _write(self, outbox: EventOutbox) -> None:
         """Move events from memory to the outbox until the end, and what is left then."""
         while not self._ending.is_set():
             await self._wake.wait()
@@ -217,7 +217,7 @@ class Sender:
         self._all_written = True
         self._written.set()
 
-    def _write_queue(self, outbox: Outbox) -> None:
+    def _write_queue(self, outbox: EventOutbox) -> None:
         with self._lock:
             taken = list(self._queue)
             self._queue.clear()
@@ -232,22 +232,22 @@ class Sender:
         try:
             dropped = outbox.add(events)
         except StoreError as error:
-            self._tell("disk", f"{error}. Events are dropped and counted as events_dropped")
+            self._warn("disk", f"{error}. Events are dropped and counted as events_dropped")
             dropped = len(events)
         if dropped:
             self.count("events_dropped", dropped)
-            self._tell("dropped", "The outbox is full: events are dropped, see events_dropped")
+            self._warn("dropped", "The outbox is full: events are dropped, see events_dropped")
         self._written.set()
 
-    def _encoded(self, event: Event) -> tuple[bytes, bool]:
+    def _encoded(self, event: BusEvent) -> tuple[bytes, bool]:
         try:
             return encode(event, self._limits.event_size)
         except (TypeError, ValueError, RuntimeError, msgspec.MsgspecError) as error:
             self.count("events_dropped")
-            self._tell("form", f"Event {event.channel} has no JSON form: {_named(error)}")
+            self._warn("form", f"Event {event.channel} has no JSON form: {_named(error)}")
             return b"", False
 
-    async def _send(self, outbox: Outbox, bus: Bus, *, connected: bool) -> None:
+    async def _send(self, outbox: EventOutbox, bus: Bus, *, connected: bool) -> None:
         """Send what is in the outbox until the end; at the end, until it is empty."""
         retry_s, down = _FIRST_RETRY_S, not connected
         while True:
@@ -258,7 +258,7 @@ class Sender:
                 sent = await self._send_window(outbox, bus)
             except (AglError, OSError, TimeoutError) as error:
                 connected, down = False, True
-                self._tell("down", _waits(error))
+                self._warn("down", _waits(error))
                 if self._ending.is_set() and self._flushed_by.tried():
                     return
                 await self._pause(_random.uniform(0.5, 1.0) * retry_s)
@@ -266,7 +266,7 @@ class Sender:
                 continue
             if down:
                 _log.info("The event bus takes events again")
-                self._told.discard("down")
+                self._warned.discard("down")
                 down = False
             retry_s = _FIRST_RETRY_S
             if not sent:
@@ -275,7 +275,7 @@ class Sender:
                 await self._written.wait()
                 self._written.clear()
 
-    async def _send_window(self, outbox: Outbox, bus: Bus) -> int:
+    async def _send_window(self, outbox: EventOutbox, bus: Bus) -> int:
         """Send the oldest events; return their number."""
         events = outbox.oldest(WINDOW)
         if not events:
@@ -286,9 +286,9 @@ class Sender:
         self.count("events_unroutable", outcomes["unroutable"])
         self.count("events_refused", outcomes["refused"])
         if outcomes["unroutable"]:
-            self._tell("unroutable", "The bus had no subscriber for events: see events_unroutable")
+            self._warn("unroutable", "The bus had no subscriber for events: see events_unroutable")
         if outcomes["refused"]:
-            self._tell("refused", "The bus refused events for good: see events_refused")
+            self._warn("refused", "The bus refused events for good: see events_refused")
         return len(events)
 
     async def _pause(self, seconds: float) -> None:
@@ -302,10 +302,10 @@ class Sender:
         self._wake.set()
         self._written.set()
 
-    def _tell(self, what: str, text: str) -> None:
+    def _warn(self, what: str, text: str) -> None:
         """Log a warning once, or once per outage."""
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._warned:
+            self._warned.add(what)
             _log.warning("%s", hidden(escaped(text)))
 
 

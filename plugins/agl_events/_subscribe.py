@@ -15,11 +15,11 @@ from agl_core.clocks import steady_loop
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager
 from agl_events._bus import Bus, listening, make_bus, wanted
-from agl_events._event import Event
+from agl_events._event import BusEvent
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Event], Any]
+Handler = Callable[[BusEvent], Any]
 """Takes an event; may be async."""
 
 
@@ -28,7 +28,7 @@ class Subscription:
 
     Asking for the next event acknowledges the one before. In a consumer group, an event that was not
     acknowledged is delivered again, to this member or to another one; so an event may come twice,
-    with the same `Event.id`. The loop ends with `BusError` if the connection is lost: the position
+    with the same `BusEvent.id`. The loop ends with `BusError` if the connection is lost: the position
     of a group is kept by the server.
     """
 
@@ -44,11 +44,11 @@ class Subscription:
         self._make, self._channels = make, channels
         self._group, self._history = group, history
 
-    def __aiter__(self) -> AsyncGenerator[Event]:
+    def __aiter__(self) -> AsyncGenerator[BusEvent]:
         """Connect and yield events on the running event loop."""
         return listening(self._make(), self._channels, group=self._group, history=self._history)
 
-    def __iter__(self) -> Generator[Event]:
+    def __iter__(self) -> Generator[BusEvent]:
         """Connect and yield events; a thread of its own keeps the connection alive meanwhile."""
         loop = steady_loop()
         thread = threading.Thread(target=loop.run_forever, name="agl-subscription", daemon=True)
@@ -135,7 +135,7 @@ async def handle(
                     await _call(handler, event)
 
 
-async def _call(handler: Handler, event: Event) -> None:
+async def _call(handler: Handler, event: BusEvent) -> None:
     try:
         made = handler(event)
         if inspect.isawaitable(made):
@@ -145,5 +145,5 @@ async def _call(handler: Handler, event: Event) -> None:
         _log.warning("Handler %s failed at event %s", name, event.id, exc_info=True)
 
 
-async def _ended(events: AsyncGenerator[Event]) -> None:
+async def _ended(events: AsyncGenerator[BusEvent]) -> None:
     await events.aclose()

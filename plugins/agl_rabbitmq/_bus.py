@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aio_pika
 import msgspec
-from agl_events import BusError, BusOptions, Event, Message, Outcome, decode, hidden, wanted
+from agl_events import BusError, BusEvent, BusOptions, Delivery, Message, decode, hidden, wanted
 from aio_pika import exceptions
 from aio_pika.abc import (
     AbstractConnection,
@@ -70,7 +70,7 @@ class RabbitBus:
                 self._name("events"), aio_pika.ExchangeType.TOPIC, durable=True
             )
 
-    async def publish(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+    async def publish(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Send all messages, then wait for all confirmations."""
         exchange = self._opened()[1]
         with self._errors():
@@ -85,7 +85,7 @@ class RabbitBus:
 
     async def listen(
         self, channels: Collection[str], *, group: str | None, history: bool
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[BusEvent]:
         if history:
             _no_history()
         connection, exchange = self._opened()
@@ -108,7 +108,7 @@ class RabbitBus:
                     await message.ack()
             raise BusError(f"RabbitMQ at {hidden(self._url)} ended the subscription")
 
-    async def history(self, channels: Collection[str], limit: int) -> list[Event]:
+    async def history(self, channels: Collection[str], limit: int) -> list[BusEvent]:
         del channels, limit
         _no_history()
 
@@ -122,9 +122,9 @@ class RabbitBus:
             with suppress(exceptions.AMQPException, OSError, RuntimeError):
                 await connection.close()
 
-    async def _publish_singly(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+    async def _publish_singly(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Send messages one by one: the server closes the channel at one that is too large."""
-        outcomes: list[Outcome] = []
+        outcomes: list[Delivery] = []
         await self.open()
         for message in messages:
             try:
@@ -136,7 +136,7 @@ class RabbitBus:
                 await self.open()
         return outcomes
 
-    async def _publish(self, exchange: AbstractExchange, message: Message) -> Outcome:
+    async def _publish(self, exchange: AbstractExchange, message: Message) -> Delivery:
         confirmed = await exchange.publish(
             aio_pika.Message(
                 message.body,
@@ -167,7 +167,11 @@ class RabbitBus:
         place = f"RabbitMQ at {hidden(self._url)}"
         try:
             yield
-        except _REFUSED as error:
+        except (*_REFUSED, protocol.InvalidFrameError) as error:
+            # The answer to a virtual host that does not exist is a frame that the library
+            # does not expect.
+            if not isinstance(error, _REFUSED) and "Connection.Close" not in str(error):
+                raise BusError(f"{place} cannot be reached: {hidden(str(error))}") from None
             raise ConfigError(
                 f"{place} refuses user, password, virtual host or rights "
                 f"({type(error).__name__}): correct events.url"
@@ -213,7 +217,7 @@ def _binding(pattern: str) -> str:
     return f"{whole}.#" if whole else "#"
 
 
-def _event(message: AbstractIncomingMessage) -> Event | None:
+def _event(message: AbstractIncomingMessage) -> BusEvent | None:
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
         return decode(message.body)
     return None

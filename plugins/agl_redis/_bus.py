@@ -13,10 +13,10 @@ import msgspec
 from agl_events import (
     CHANNELS,
     BusError,
+    BusEvent,
     BusOptions,
-    Event,
+    Delivery,
     Message,
-    Outcome,
     decode,
     hidden,
     wanted,
@@ -74,7 +74,7 @@ class RedisBus:
             raise
         self._client = client
 
-    async def publish(self, messages: Sequence[Message]) -> Sequence[Outcome]:
+    async def publish(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Append all messages to their streams in one request."""
         pipeline = self._connected.pipeline(transaction=False)
         names = {message.channel for message in messages}
@@ -92,7 +92,7 @@ class RedisBus:
 
     async def listen(
         self, channels: Collection[str], *, group: str | None, history: bool
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[BusEvent]:
         with self._errors():
             events = (
                 self._listen_alone(channels, history=history)
@@ -102,12 +102,12 @@ class RedisBus:
             async for event in events:
                 yield event
 
-    async def history(self, channels: Collection[str], limit: int) -> list[Event]:
+    async def history(self, channels: Collection[str], limit: int) -> list[BusEvent]:
         with self._errors():
-            found: list[tuple[tuple[int, int], Event]] = []
+            found: list[tuple[tuple[int, str], BusEvent]] = []
             for channel in await self._matching(channels):
                 entries: Any = await self._connected.xrevrange(self._key(channel), count=limit)
-                found += [(_order(id_), event) for id_, event in _events(entries)]
+                found += [(_order(id_, event), event) for id_, event in _events(entries)]
         found.sort(key=lambda each: each[0])
         return [event for _, event in found[-limit:]]
 
@@ -130,7 +130,7 @@ class RedisBus:
 
     async def _listen_alone(
         self, channels: Collection[str], *, history: bool
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[BusEvent]:
         after = {
             channel: _START if history else await self._last(channel)
             for channel in await self._expected(channels)
@@ -148,7 +148,7 @@ class RedisBus:
 
     async def _listen_as_member(
         self, channels: Collection[str], group: str, *, history: bool
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[BusEvent]:
         member = new_id(f"{socket.gethostname()}-{os.getpid()}")
         joined: list[str] = []
         try:
@@ -167,7 +167,7 @@ class RedisBus:
 
     async def _read(
         self, ask: Any, streams: dict[str, str], *member: str
-    ) -> list[tuple[str, str, Event | None]]:
+    ) -> list[tuple[str, str, BusEvent | None]]:
         """Return the new entries of streams, by channel and id; [] after a while."""
         if member:
             answer = await ask(*member, streams, count=_COUNT, block=_BLOCK_MS)
@@ -200,9 +200,9 @@ class RedisBus:
 
     async def _abandoned(
         self, joined: Sequence[str], group: str, member: str
-    ) -> list[tuple[str, str, Event | None]]:
+    ) -> list[tuple[str, str, BusEvent | None]]:
         """Take over events that other members have not acknowledged for a long time."""
-        found: list[tuple[str, str, Event | None]] = []
+        found: list[tuple[str, str, BusEvent | None]] = []
         pipeline = self._connected.pipeline(transaction=False)
         for channel in joined:
             pipeline.xautoclaim(
@@ -213,16 +213,22 @@ class RedisBus:
         return found
 
     async def _leave(self, joined: Sequence[str], group: str, member: str) -> None:
-        """Remove a member that has nothing unacknowledged, so that members do not pile up."""
+        """Give unacknowledged events back to the group, or remove a member that has none."""
         client = self._client
+        if client is None:
+            return
         with suppress(exceptions.RedisError, OSError):
-            for channel in joined if client else ():
-                assert client is not None
+            for channel in joined:
                 key = self._key(channel)
                 pending: Any = await client.xpending_range(
-                    key, group, min="-", max="+", count=1, consumername=member
+                    key, group, min="-", max="+", count=_COUNT, consumername=member
                 )
-                if not pending:
+                if pending:  # as if it had them for long, so that another one takes them over
+                    ids = [each["message_id"] for each in pending]
+                    await client.xclaim(
+                        key, group, member, 0, ids, idle=2 * _ABANDONED_MS, justid=True
+                    )
+                else:
                     await client.xgroup_delconsumer(key, group, member)
 
     async def _expected(self, channels: Collection[str]) -> list[str]:
@@ -307,7 +313,7 @@ class RedisBus:
             raise BusError(f"{place} cannot be reached: {said}") from None
 
 
-def _outcome(answer: Any) -> Outcome:
+def _outcome(answer: Any) -> Delivery:
     """Return what became of one message.
 
     Raises:
@@ -332,7 +338,7 @@ def _pairs(answer: Any) -> list[tuple[bytes, Any]]:
 
 def _events(entries: Any, *, broken: bool = False) -> list[tuple[str, Any]]:
     """Return id and event of entries; None for one that is no event, if `broken`."""
-    found: list[tuple[str, Event | None]] = []
+    found: list[tuple[str, BusEvent | None]] = []
     for id_, fields in entries:
         if id_ is None:  # Redis 6: an entry that was deleted since
             continue
@@ -344,6 +350,6 @@ def _events(entries: Any, *, broken: bool = False) -> list[tuple[str, Any]]:
     return found
 
 
-def _order(id_: str) -> tuple[int, int]:
-    milliseconds, _, number = id_.partition("-")
-    return int(milliseconds), int(number)
+def _order(id_: str, event: BusEvent) -> tuple[int, str]:
+    """Return what orders events of several streams: the server's time, then the events' ids."""
+    return int(id_.partition("-")[0]), event.id

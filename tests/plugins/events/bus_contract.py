@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from agl_events import BusError, Event, Message
+from agl_events import BusError, BusEvent, Message
 from agl_events._bus import Bus, make_bus
 from agl_events._event import encode, new_event
 
@@ -26,7 +26,7 @@ async def opened(url: str, prefix: str, **options: Any) -> Bus:
     return bus
 
 
-async def taken(events: AsyncGenerator[Event], count: int) -> list[Event]:
+async def taken(events: AsyncGenerator[BusEvent], count: int) -> list[BusEvent]:
     return [await asyncio.wait_for(anext(events), 60) for _ in range(count)]
 
 

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ def server(binary: str, package: str) -> str:
         text = f"there is no {binary}: apt-get install --no-install-recommends {package}"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(text)
     assert found is not None
-    return str(Path(found).resolve()) if binary != "rabbitmq-server" else found
+    return found
 
 
 def _install(package: str) -> None:

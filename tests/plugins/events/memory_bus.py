@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agl_events import BusError, BusOptions, Event, Message, decode, wanted
+from agl_events import BusError, BusEvent, BusOptions, Message, decode, wanted
 
 from agl_core.errors import ConfigError
 from agl_core.plugins import hookimpl
@@ -26,7 +26,7 @@ class Server:
         self.closed = 0
 
     @property
-    def events(self) -> list[Event]:
+    def events(self) -> list[BusEvent]:
         return [decode(message.body) for message in self.taken]
 
     @property
@@ -67,13 +67,13 @@ class MemoryBus:
 
     async def listen(
         self, channels: Collection[str], *, group: str | None, history: bool
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[BusEvent]:
         await self._up()
         for event in self.server.events:
             if wanted(channels, event.channel):
                 yield event
 
-    async def history(self, channels: Collection[str], limit: int) -> list[Event]:
+    async def history(self, channels: Collection[str], limit: int) -> list[BusEvent]:
         await self._up()
         return [each for each in self.server.events if wanted(channels, each.channel)][-limit:]
 

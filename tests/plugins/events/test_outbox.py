@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 from agl_events import Message
-from agl_events._outbox import Outbox, Stored
-from agl_events._sender import Sender
+from agl_events._outbox import EventOutbox, Stored
+from agl_events._sender import EventSender
 
 from agl_core.errors import ConfigError, StoreError
 from tests.plugins.events.conftest import LIMITS, put
 from tests.plugins.events.memory_bus import Server
 
-Make = Callable[..., Sender]
+Make = Callable[..., EventSender]
 
 
 def stored(number: int, body: bytes = b"{}") -> Stored:
     return Stored(number=number, message=Message(id=f"event_{number}", channel="a", body=body))
 
 
-def opened(file: Path, most: int = 10, most_bytes: int = 1_000) -> Outbox:
-    return Outbox.open(file, most=most, most_bytes=most_bytes)
+def opened(file: Path, most: int = 10, most_bytes: int = 1_000) -> EventOutbox:
+    return EventOutbox.open(file, most=most, most_bytes=most_bytes)
 
 
 def test_events_are_sent_in_order_and_leave_the_outbox(sender: Make, server: Server) -> None:
@@ -184,14 +184,14 @@ def test_put_never_waits_for_the_disk_and_is_bounded(
 ) -> None:
     monkeypatch.setattr("agl_events._sender._IN_MEMORY", 20)
     writing, go_on = threading.Event(), threading.Event()
-    add = Outbox.add
+    add = EventOutbox.add
 
-    def slow(self: Outbox, events: Any) -> int:
+    def slow(self: EventOutbox, events: Any) -> int:
         writing.set()
         assert go_on.wait(30)
         return add(self, events)
 
-    monkeypatch.setattr(Outbox, "add", slow)
+    monkeypatch.setattr(EventOutbox, "add", slow)
     box = sender()
     box.open(connect_s=5)
     put(box, n=-1)
@@ -217,10 +217,10 @@ def test_a_gap_in_the_sequence_shows_a_dropped_event(sender: Make, server: Serve
 def test_a_full_disk_is_counted_and_stops_nothing(
     sender: Make, server: Server, monkeypatch: Any, caplog: Any
 ) -> None:
-    def full(self: Outbox, events: Any) -> int:
+    def full(self: EventOutbox, events: Any) -> int:
         raise StoreError("The outbox of events cannot be written: database or disk is full")
 
-    monkeypatch.setattr(Outbox, "add", full)
+    monkeypatch.setattr(EventOutbox, "add", full)
     box = sender()
     box.open(connect_s=5)
     put(box)
@@ -310,9 +310,9 @@ from pathlib import Path
 from tests.plugins.events.conftest import LIMITS, put
 from tests.plugins.events.memory_bus import MemoryBus, server_of
 from agl_events import BusOptions
-from agl_events._sender import Sender
+from agl_events._sender import EventSender
 server_of("host").down = True
-box = Sender(Path(sys.argv[1]), lambda: MemoryBus("memory://host", BusOptions()), LIMITS)
+box = EventSender(Path(sys.argv[1]), lambda: MemoryBus("memory://host", BusOptions()), LIMITS)
 box.open(connect_s=5)
 for number in range(300):
     put(box, n=number)

@@ -60,15 +60,16 @@ class RabbitServer:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
     def begin(self) -> None:
-        self._process = subprocess.Popen(
-            [self._program],
-            env=self._environment,
-            cwd=self._home,
-            stdout=(self._home / "stdout").open("ab"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            **self._user,
-        )
+        with (self._home / "stdout").open("ab") as output:
+            self._process = subprocess.Popen(
+                [self._program],
+                env=self._environment,
+                cwd=self._home,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **self._user,
+            )
 
     def start(self) -> None:
         if self._process is None:

@@ -186,7 +186,7 @@ def test_a_run_publishes_each_hook_and_its_loop(bench: Bench, url: str, prefix: 
     assert sorted(each.metadata["sequence"] for each in found) == list(range(1, len(found) + 1))
 
 
-async def kept(url: str, prefix: str) -> list[agl_events.Event]:
+async def kept(url: str, prefix: str) -> list[agl_events.BusEvent]:
     bus = await opened(url, prefix)
     try:
         return await bus.history(["*"], 10_000)
@@ -199,11 +199,11 @@ import os, signal, sys, threading
 from pathlib import Path
 from agl_core.app import load_plugins
 from agl_events._bus import make_bus
-from agl_events._sender import Sender
+from agl_events._sender import EventSender
 from tests.plugins.events.conftest import LIMITS, put
 url, prefix, file = sys.argv[1:]
 plugins = load_plugins()
-box = Sender(Path(file), lambda: make_bus(url, plugins, {"prefix": prefix}), LIMITS)
+box = EventSender(Path(file), lambda: make_bus(url, plugins, {"prefix": prefix}), LIMITS)
 box.open(connect_s=5)
 for number in range(300):
     put(box, n=number)
@@ -218,7 +218,7 @@ def test_a_process_that_is_killed_delivers_everything_after_a_restart(
     """The server is down when the process is killed; what was on disk comes with the same ids."""
     import sqlite3
 
-    from agl_events._sender import Sender
+    from agl_events._sender import EventSender
 
     from tests.plugins.events.conftest import LIMITS
 
@@ -239,7 +239,7 @@ def test_a_process_that_is_killed_delivers_everything_after_a_restart(
     connection.close()
     own.start()
     plugins = load_plugins()
-    box = Sender(file, lambda: make_bus(own.url, plugins, {"prefix": prefix}), LIMITS)
+    box = EventSender(file, lambda: make_bus(own.url, plugins, {"prefix": prefix}), LIMITS)
     box.open(connect_s=5)
     assert box.close(within_s=10) == 0
     assert [event.id for event in asyncio.run(kept(own.url, prefix))] == ids
@@ -262,10 +262,10 @@ async def publish(url: str, prefix: str, sent: list[Any]) -> None:
 async def test_a_handler_that_fails_hurts_only_itself(url: str, prefix: str, caplog: Any) -> None:
     seen: list[int] = []
 
-    def broken(event: agl_events.Event) -> None:
+    def broken(event: agl_events.BusEvent) -> None:
         raise ValueError("no disk")
 
-    async def works(event: agl_events.Event) -> None:
+    async def works(event: agl_events.BusEvent) -> None:
         seen.append(event.data["n"])
 
     await publish(url, prefix, [message("run:started", n=n) for n in range(3)])
