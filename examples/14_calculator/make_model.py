@@ -19,7 +19,8 @@ from typing import Any
 import problems
 import program
 import server
-from agl_demo.small import make_small
+from agl_demo._sft import SftConfig
+from agl_demo.small import make
 
 STEPS = 1500
 BY_LOT = 0.4
@@ -72,7 +73,8 @@ def main() -> None:
     options = parser.parse_args()
     # The import of `server` has configured logging.
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
-    make_small(options.out, draw, steps=STEPS, seed=options.seed, hidden_size=128, layers=3)
+    config = SftConfig(seed=options.seed, drill_steps=0, steps=STEPS, prompt_weight=0.0)
+    make(options.out, draw, config)
 
 
 if __name__ == "__main__":
