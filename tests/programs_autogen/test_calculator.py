@@ -17,7 +17,7 @@ from autogen_ext.tools.mcp import StdioServerParams
 from tests.programs.running import ROOT, imported, started, train
 
 FOLDER = ROOT / "examples" / "14_calculator"
-OWN = ("program", "server", "problems", "run_agent", "make_model")
+OWN = ("program", "calculator", "server", "problems", "run_agent", "make_model")
 FEW = ("train.steps=2", "train.tasks_per_step=2", "algorithm.group_size=4")
 
 
@@ -57,9 +57,9 @@ def solve(program, monkeypatch, *answers, questions=1):
         for number in range(questions):
             try:
                 texts.append(await program.solve(f"Question {number}"))
-            except program.CalculatorError as error:
+            except sys.modules["calculator"].CalculatorError as error:
                 texts.append(f"failed: {error}")
-        await program.close()
+        await sys.modules["calculator"].close()
         await program.client().close()
         return texts
 
@@ -88,7 +88,7 @@ def kill_server():
 
 
 def test_the_program_does_not_know_that_it_is_trained():
-    for name in ("program.py", "server.py", "problems.py"):
+    for name in ("program.py", "calculator.py", "server.py", "problems.py"):
         assert not {each for each in imported(FOLDER / name) if each.startswith("agl")}
 
 
@@ -262,7 +262,7 @@ def test_a_server_that_dies_fails_its_problem_and_not_the_next(program, monkeypa
         "no",
         questions=3,
     )
-    assert first == f"failed: {program.ENDED}"
+    assert first == f"failed: {sys.modules['calculator'].ENDED}"
     assert (second, third) == ("Answer: 4", "no")
 
 
@@ -291,7 +291,7 @@ def test_a_server_that_dies_before_the_model_is_asked_again(program, monkeypatch
     ],
 )
 def test_a_server_that_cannot_be_started_is_an_error_that_names_it(program, monkeypatch, server):
-    monkeypatch.setattr(program, "SERVER", server)
+    monkeypatch.setattr(sys.modules["calculator"], "SERVER", server)
     (error,), requests = solve(program, monkeypatch)
     assert f"does not start; run it by hand to see why: {server.command}" in error
     assert not requests
@@ -307,8 +307,8 @@ def test_two_steps_train_the_solver(tmp_path):
 def test_a_run_without_a_server_says_why(tmp_path):
     agent = tmp_path / "broken.py"
     agent.write_text(
-        f"import sys\nsys.path.insert(0, {str(FOLDER)!r})\nimport program\n"
-        "program.SERVER = program.SERVER.model_copy(update={'args': ['-c', 'pass']})\n"
+        f"import sys\nsys.path.insert(0, {str(FOLDER)!r})\nimport calculator\n"
+        "calculator.SERVER = calculator.SERVER.model_copy(update={'args': ['-c', 'pass']})\n"
         "from run_agent import *\n"
     )
     done = started(FOLDER, tmp_path, *FEW, "tasks.val=null", f"agent={agent}:run_agent")
