@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from autogen_ext.tools.mcp import McpWorkbench, StdioServerParams
+from autogen_ext.tools.mcp import (
+    StdioMcpToolAdapter,
+    StdioServerParams,
+    create_mcp_server_session,
+)
+from mcp import ClientSession
 
 SERVER = StdioServerParams(
     command=sys.executable,
@@ -27,87 +32,96 @@ class CalculatorError(RuntimeError):
     """The calculator's server cannot be started, or ended while a problem was solved."""
 
 
-@dataclass
-class Kept:
-    """A server, and how many problems use it now."""
+class TextTool(StdioMcpToolAdapter):
+    """A tool whose result the model reads as its text, without the JSON of MCP around it."""
 
-    workbench: McpWorkbench
-    users: int = 0
+    def return_value_as_string(self, value: Any) -> str:
+        """Return the text of a result."""
+        return "\n".join(each.text for each in value)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Calculator:
+    """A server that runs, and its tools."""
+
+    session: ClientSession
+    tools: Sequence[TextTool]
+
+    async def responds(self) -> bool:
+        """Whether the server answers a request."""
+        try:
+            await self.session.send_ping()
+        except Exception:  # noqa: BLE001  MCP raises many types, none of which is an answer
+            return False
+        return True
+
+
+@dataclass(slots=True)
 class Shelf:
     """Where the calculator of an event loop is kept."""
 
     loop: asyncio.AbstractEventLoop
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    kept: Kept | None = None
+    calculator: Calculator | None = None
+    keeper: asyncio.Task[None] | None = None
+    """Holds the session open; it ends with the server or with the loop."""
 
 
 _shelves: list[Shelf] = []
 """At most one."""
 
 
-@asynccontextmanager
-async def calculator() -> AsyncIterator[McpWorkbench]:
-    """Yield the calculator of this event loop; start a server if none responds.
+async def calculator() -> Calculator:
+    """Return the calculator of this event loop; start a server if none responds.
 
     Raises:
         CalculatorError: it cannot be started.
     """
     shelf = _shelf()
     async with shelf.lock:
-        if shelf.kept is not None and not await responds(shelf.kept.workbench):
-            dead, shelf.kept = shelf.kept, None
-            await _stop_unused(dead)
-        if shelf.kept is None:
-            # The task that reads from the server outlives this problem, and so has no part of it.
-            shelf.kept = Kept(await asyncio.create_task(_start(), context=Context()))
-        kept = shelf.kept
-        kept.users += 1
-    try:
-        yield kept.workbench
-    finally:
-        kept.users -= 1
-        if kept is not shelf.kept:
-            await _stop_unused(kept)
+        if shelf.calculator is None or not await shelf.calculator.responds():
+            await _end(shelf)
+            shelf.calculator = await _start(shelf)
+        return shelf.calculator
 
 
 async def close() -> None:
     """End the server of this event loop, which no problem uses any more."""
-    shelf = _shelf()
-    kept, shelf.kept = shelf.kept, None
-    if kept is not None:
-        await kept.workbench.stop()
+    await _end(_shelf())
 
 
-async def responds(workbench: McpWorkbench) -> bool:
-    """Whether the server answers a request."""
+async def _start(shelf: Shelf) -> Calculator:
+    ready: asyncio.Future[Calculator] = shelf.loop.create_future()
+    # The task outlives the problem for which the server is started, and so has no part of it.
+    shelf.keeper = asyncio.create_task(_keep(ready), context=Context())
     try:
-        await workbench.list_tools()
-    except Exception:  # noqa: BLE001  MCP raises many types, none of which is an answer
-        return False
-    return True
-
-
-async def _start() -> McpWorkbench:
-    workbench = McpWorkbench(SERVER)
-    await workbench.start()
-    try:
-        await workbench.list_tools()
+        return await ready
     except Exception as error:
-        await workbench.stop()
         command = " ".join([SERVER.command, *SERVER.args])
         raise CalculatorError(
             f"The calculator's server does not start; run it by hand to see why: {command}"
         ) from error
-    return workbench
 
 
-async def _stop_unused(kept: Kept) -> None:
-    """Stop a workbench that has no user; one that is stopped would start a server if used."""
-    if not kept.users:
-        await kept.workbench.stop()
+async def _keep(ready: asyncio.Future[Calculator]) -> None:
+    try:
+        async with create_mcp_server_session(SERVER) as session:
+            await session.initialize()
+            listed = (await session.list_tools()).tools
+            tools = [TextTool(SERVER, tool, session) for tool in listed]
+            if not ready.done():
+                ready.set_result(Calculator(session, tools))
+            await asyncio.Event().wait()
+    except Exception as error:  # noqa: BLE001  of many types; whoever waits for the server gets it
+        if not ready.done():
+            ready.set_exception(error)
+
+
+async def _end(shelf: Shelf) -> None:
+    keeper, shelf.keeper, shelf.calculator = shelf.keeper, None, None
+    if keeper is not None:
+        keeper.cancel()
+        await asyncio.wait([keeper])
 
 
 def _shelf() -> Shelf:

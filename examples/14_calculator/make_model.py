@@ -1,8 +1,9 @@
 """Make this example's model: ``python make_model.py --out model``.
 
-It learns the two answers of the program: the call of the calculator, and the line with the result.
-A third of the operators in its examples are drawn by lot, and some answers lack their mark. Works
-offline, on one core.
+It first learns to write a problem as an expression, and to copy numbers. Then it learns the two
+answers of the program, the call of the calculator and the line with the result, from conversations
+with faults: some operators are drawn by lot, and some answers lack their mark. Works offline, on
+one core.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import server
 from agl_demo._sft import SftConfig
 from agl_demo.small import make
 
-STEPS = 1500
+DRILL_STEPS, STEPS = 1200, 700
 BY_LOT = 0.4
 """Share of the operators in the training data that are drawn by lot."""
 MARKED = 0.85
@@ -48,14 +49,26 @@ def draw(chance: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, An
     if chance.random() < 0.5:  # noqa: PLR2004
         return messages, [TOOL], f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
     result = server.calculate(expression)
+    mark = problems.MARK if chance.random() < MARKED else "It is"
     messages += [
         {"role": "assistant", "content": "", "tool_calls": [{"function": call}]},
         {"role": "tool", "content": result},
     ]
+    return messages, [TOOL], f"{mark} {_short(result)}"
+
+
+def drill(chance: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
+    """Draw a problem and its expression, or a result and the number to answer with."""
+    problem = problems.draw(chance)
+    if chance.random() < 0.5:  # noqa: PLR2004
+        return [{"role": "user", "content": problem.question}], [], problem.expression
+    result = server.calculate(problem.expression)
+    return [{"role": "user", "content": result}], [], _short(result)
+
+
+def _short(result: str) -> str:
     whole, _, decimals = result.partition(".")
-    number = f"{whole}.{decimals[:2]}" if decimals else whole
-    mark = problems.MARK if chance.random() < MARKED else "It is"
-    return messages, [TOOL], f"{mark} {number}"
+    return f"{whole}.{decimals[:2]}" if decimals else whole
 
 
 def _faulty(chance: random.Random, part: str) -> str:
@@ -73,8 +86,8 @@ def main() -> None:
     options = parser.parse_args()
     # The import of `server` has configured logging.
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
-    config = SftConfig(seed=options.seed, drill_steps=0, steps=STEPS, prompt_weight=0.0)
-    make(options.out, draw, config)
+    config = SftConfig(seed=options.seed, drill_steps=DRILL_STEPS, steps=STEPS, prompt_weight=0.0)
+    make(options.out, draw, config, drill=drill)
 
 
 if __name__ == "__main__":

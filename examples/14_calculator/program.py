@@ -12,12 +12,11 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import TaskResult
 from autogen_agentchat.messages import TextMessage, ToolCallExecutionEvent
 from autogen_ext.models.openai import OpenAIChatCompletionClient
-from calculator import ENDED, CalculatorError, calculator, responds
+from calculator import ENDED, CalculatorError, calculator
 
 MODEL = "gpt-4o-mini-2024-07-18"
 SYSTEM = (
-    "Solve the problem with the calculator. End with one line: "
-    "Answer: and the number, or the letter of the right option."
+    "Use the calculator. End with a line of Answer: and the number, or the letter of an option."
 )
 MOST_CALLS = 3
 """Calls of the model for a problem; the last of them must be the answer."""
@@ -29,22 +28,17 @@ async def solve(question: str) -> str:
     Raises:
         CalculatorError: no server; the next problem starts a new one.
     """
-    async with calculator() as workbench:
-        solver = AssistantAgent(
-            "solver",
-            client(),
-            workbench=workbench,
-            system_message=SYSTEM,
-            max_tool_iterations=MOST_CALLS,
-        )
-        try:
-            result = await solver.run(task=question)
-        except Exception as error:
-            if not await responds(workbench):
-                raise CalculatorError(ENDED) from error
-            raise
-        if failed(result) and not await responds(workbench):
-            raise CalculatorError(ENDED)
+    server = await calculator()
+    solver = AssistantAgent(
+        "solver",
+        client(),
+        tools=[*server.tools],
+        system_message=SYSTEM,
+        max_tool_iterations=MOST_CALLS,
+    )
+    result = await solver.run(task=question)
+    if failed(result) and not await server.responds():
+        raise CalculatorError(ENDED)
     last = result.messages[-1]
     return last.content if isinstance(last, TextMessage) and last.source == "solver" else ""
 
