@@ -112,7 +112,7 @@ async def _keep(ready: asyncio.Future[Calculator]) -> None:
             if not ready.done():
                 ready.set_result(Calculator(session, tools))
             await asyncio.Event().wait()
-    except Exception as error:  # noqa: BLE001  of many types; whoever waits for the server gets it
+    except Exception as error:  # noqa: BLE001  of many types; `_start` raises it
         if not ready.done():
             ready.set_exception(error)
 
