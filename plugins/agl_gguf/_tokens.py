@@ -62,6 +62,11 @@ def tokens_of(directory: Path, *, rows: int, ends: list[int]) -> TokenizerParts:
         _place(texts, kinds, added["id"], added["content"], kind, directory)
         known[added["content"]] = added["id"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or ()]
+    if not merges:
+        raise ConfigError(
+            f"The tokenizer in {str(directory)!r} has no merges, and llama.cpp loads none without: "
+            f"keep the Hugging Face export"
+        )
     return TokenizerParts(
         rule=rule,
         texts=texts,

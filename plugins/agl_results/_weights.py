@@ -62,21 +62,29 @@ class WeightsExport:
         # The engine of a plugin file is not loaded; its directory is copied.
         known = state.engine in plugins.registry("engines")
         engine = engine_class(state.engine, plugins) if known else Engine
-        for source in self._sources(checkpoint):
-            target = directory / source.name
-            if self.form == "adapter":
-                yield f"{target}: adapter of {_export_adapter(source, target)}, from {source}"
-            elif self.form == "gguf":
-                file = target.with_name(f"{source.name}.gguf")
-                _export_gguf(engine, source, file, self.dtype)
-                yield f"{file}: weights of {source}"
-            else:
-                asyncio.run(engine.export(str(source), str(target)))
-                yield f"{target}: weights of {source}"
-        config = checkpoint.resolve().parents[1] / RESOLVED
-        if self.form == "hf" and config.is_file():
-            # `agl.evaluate` then accepts the directory as a checkpoint.
-            write_private(directory / RESOLVED, config.read_bytes())
+        sources = self._sources(checkpoint)
+        try:
+            for source in sources:
+                yield self._written(engine, source, directory)
+            config = checkpoint.resolve().parents[1] / RESOLVED
+            if self.form == "hf" and config.is_file():
+                # `agl.evaluate` then accepts the directory as a checkpoint.
+                write_private(directory / RESOLVED, config.read_bytes())
+        except OSError as error:
+            said = error.strerror or error
+            raise ConfigError(f"Cannot write weights to {str(directory)!r}: {said}") from error
+
+    def _written(self, engine: type[Engine], source: Path, directory: Path) -> str:
+        """Write one policy, and return what was written."""
+        target = directory / source.name
+        if self.form == "adapter":
+            return f"{target}: adapter of {_export_adapter(source, target)}, from {source}"
+        if self.form == "gguf":
+            file = target.with_name(f"{source.name}.gguf")
+            _export_gguf(engine, source, file, self.dtype)
+            return f"{file}: weights of {source}"
+        asyncio.run(engine.export(str(source), str(target)))
+        return f"{target}: weights of {source}"
 
     def _sources(self, checkpoint: Path) -> list[Path]:
         found = sorted(path for path in (checkpoint / POLICIES).glob("*") if path.is_dir())

@@ -19,12 +19,13 @@ from transformers import (  # noqa: E402
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2Tokenizer,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 from transformers.utils import logging  # noqa: E402
 
-from tests.trainers.torch.conftest import make_tokenizer  # noqa: E402
+from tests.trainers.torch.conftest import MARKERS, SPECIAL, TEMPLATE  # noqa: E402
 
 logging.disable_progress_bar()
 KINDS = {
@@ -47,6 +48,22 @@ BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
+def qwen_tokenizer() -> Any:
+    """One token per byte, a merge, and Qwen's control tokens."""
+    vocabulary = {text: number for number, text in enumerate([*ALPHABET, "th", *SPECIAL])}
+    tokenizer = Qwen2Tokenizer(
+        vocab=vocabulary,
+        merges=[("t", "h")],
+        unk_token=SPECIAL[0],
+        eos_token=SPECIAL[2],
+        pad_token=SPECIAL[0],
+        extra_special_tokens=[SPECIAL[1]],
+    )
+    tokenizer.add_tokens(list(MARKERS))
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
 def llama_tokenizer(rule: Any, *, bos: bool = False) -> Any:
     """One token per byte, a merge, and Llama's control tokens."""
     control = ["<|begin|>", "<|end|>", "<|turn|>"]
@@ -67,7 +84,7 @@ def llama_tokenizer(rule: Any, *, bos: bool = False) -> Any:
 
 def make_model(directory: Path, kind: str, *, tokenizer: Any = None, **config: Any) -> Path:
     """Write a random model, with biases and norms that are not those of a new one."""
-    tokenizer = tokenizer or make_tokenizer()
+    tokenizer = tokenizer or qwen_tokenizer()
     configuration, model = KINDS[kind]
     settings = {
         **SHAPE,

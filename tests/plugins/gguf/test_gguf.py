@@ -86,7 +86,7 @@ def test_matrices_have_the_dtype_that_is_asked_for(tmp_path, stored, wanted, kin
 
 def test_tokenizer_and_template_are_in_the_file(tmp_path):
     made = make_model(tmp_path / "model", "qwen2")
-    edit(made / "generation_config.json", eos_token_id=[258, 256])
+    edit(made / "generation_config.json", eos_token_id=[259, 257])
     write_gguf(made, tmp_path / "m.gguf")
     own, read = AutoTokenizer.from_pretrained(made), fields(tmp_path / "m.gguf")
     assert read["tokenizer.chat_template"] == own.chat_template
@@ -94,10 +94,10 @@ def test_tokenizer_and_template_are_in_the_file(tmp_path):
     assert read["tokenizer.ggml.pre"] == "qwen2"
     texts, kinds = read["tokenizer.ggml.tokens"], read["tokenizer.ggml.token_type"]
     named = dict(zip(texts, kinds, strict=True))
-    assert (named["<|im_end|>"], named["<tools>"], named["a"], named["[PAD264]"]) == (3, 4, 1, 5)
+    assert (named["<|im_end|>"], named["<tools>"], named["a"], named["[PAD265]"]) == (3, 4, 1, 5)
     assert texts[own.eos_token_id] == "<|im_end|>"
-    assert read["tokenizer.ggml.eos_token_id"] == own.eos_token_id == 258
-    assert read["tokenizer.ggml.eot_token_id"] == 256
+    assert read["tokenizer.ggml.eos_token_id"] == own.eos_token_id == 259
+    assert read["tokenizer.ggml.eot_token_id"] == 257
     assert read["tokenizer.ggml.padding_token_id"] == own.pad_token_id
     assert read["tokenizer.ggml.add_bos_token"] is False
     assert "tokenizer.ggml.bos_token_id" not in read
@@ -214,6 +214,7 @@ def test_shards_are_read(tmp_path):
         ("config.json", {"num_hidden_layers": 3}, r"lack \['blk\.2\.attn_q'\]"),
         ("tokenizer.json", {"pre_tokenizer": {"type": "Metaspace"}}, "splits text by no rule"),
         ("tokenizer.json", {"pre_tokenizer": None}, "splits text by no rule"),
+        ("tokenizer.json", {"model": {"type": "BPE", "vocab": {"a": 0}}}, "has no merges"),
     ],
 )
 def test_what_cannot_be_converted_is_named(tmp_path, file, changes, said):

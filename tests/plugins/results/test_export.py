@@ -197,3 +197,12 @@ def test_gguf_names_the_extra_that_it_needs(agl, run, tmp_path, monkeypatch):
     result = agl("export", "shop", "out", "--format", "gguf")
     assert (result.exit_code, "agl-core[gguf]" in result.output) == (1, True), result.output
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("form", ["hf", "adapter"])
+def test_a_directory_that_cannot_be_made_is_named(agl, run, tmp_path, form):
+    adapter_of(run.checkpoint(1), "writer", up=(0.0, 0.1))
+    (tmp_path / "taken").write_text("")
+    result = agl("export", "shop", "taken/out", "--format", form)
+    assert result.exit_code == 2, result.output
+    assert "Cannot write weights to 'taken/out': Not a directory" in result.output
