@@ -53,16 +53,16 @@ class Subscription:
         loop = steady_loop()
         thread = threading.Thread(target=loop.run_forever, name="agl-subscription", daemon=True)
         thread.start()
-        events = aiter(self)
+        events, reading = aiter(self), set[asyncio.Task[Any]]()
         try:
             while True:
-                coming = asyncio.run_coroutine_threadsafe(anext(events, None), loop)  # pyright: ignore[reportArgumentType] - it is a coroutine
+                coming = asyncio.run_coroutine_threadsafe(_next(events, reading), loop)
                 event = coming.result()
                 if event is None:
                     return
                 yield event
         finally:
-            asyncio.run_coroutine_threadsafe(_ended(events), loop).result()
+            asyncio.run_coroutine_threadsafe(_end(events, reading), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
@@ -145,5 +145,22 @@ async def _call(handler: Handler, event: BusEvent) -> None:
         _log.warning("Handler %s failed at event %s", name, event.id, exc_info=True)
 
 
-async def _ended(events: AsyncGenerator[BusEvent]) -> None:
+async def _next(
+    events: AsyncGenerator[BusEvent], reading: set[asyncio.Task[Any]]
+) -> BusEvent | None:
+    task = asyncio.current_task()
+    assert task is not None
+    reading.add(task)
+    try:
+        return await anext(events, None)
+    finally:
+        reading.discard(task)
+
+
+async def _end(events: AsyncGenerator[BusEvent], reading: set[asyncio.Task[Any]]) -> None:
+    """Close the generator, which the program may have interrupted while it waited."""
+    interrupted = [*reading]
+    for task in interrupted:
+        task.cancel()
+    await asyncio.gather(*interrupted, return_exceptions=True)
     await events.aclose()
