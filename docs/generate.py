@@ -399,7 +399,7 @@ def event_data() -> str:
 
 def _fact(annotation: ast.expr) -> str:
     words = {"str": "text", "int": "integer", "float": "number", "None": "null", "Any": "anything"}
-    words |= {"Content": "*content*", "Score": "`mean`, `low`, `high`, `tasks`"}
+    words |= {"Content": "*content*", "ScoreFacts": "`mean`, `low`, `high`, `tasks`"}
     match annotation:
         case ast.BinOp(left=left, right=right):
             return f"{_fact(left)} or {_fact(right)}"
