@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from agl_core.errors import AglError, ConfigError, MissingExtraError, pip_line
+from agl_core.errors import AglError, ConfigError, MissingExtraError
 from agl_core.text import exact_bytes
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ def parse_rate(rate: str) -> RateLimitItem:
     try:
         from limits import parse_many  # noqa: PLC0415
     except ImportError as error:
-        raise MissingExtraError(
-            f"Rate limits need the package 'limits': {pip_line('limits')}"
-        ) from error
+        raise MissingExtraError("limits", needs="limits>=5.8", extra="limits") from error
     try:
         found = parse_many(rate)
     except ValueError:
@@ -176,9 +174,7 @@ class _Shared:
 
     def __init__(self, url: str) -> None:
         if find_spec("redis") is None:
-            raise MissingExtraError(
-                f"Rate limits in Redis need the package 'redis': {pip_line('limits')}"
-            )
+            raise MissingExtraError("limits", needs="redis>=8", extra="limits")
         if not url.startswith(_SCHEMES):
             raise ConfigError(
                 f"The address of Redis begins with none of {', '.join(_SCHEMES)}: write "

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Final
 
+from agl_core.serving import asgi
 from agl_limits._limiter import Limiter, RateVerdict
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 _BEARER: Final = "bearer "
 
@@ -48,7 +44,7 @@ class RateLimitMiddleware:
 
     def __init__(
         self,
-        app: App,
+        app: asgi.AsgiApp,
         rate: str = "100/minute",
         *,
         redis: str = "",
@@ -77,7 +73,7 @@ class RateLimitMiddleware:
         self._by_address = by_address
         self._excluded = frozenset(exclude)
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: asgi.AsgiScope, receive: asgi.Receive, send: asgi.Send) -> None:
         """Answer a request."""
         who = self._who(scope)
         if who is None:
@@ -89,14 +85,14 @@ class RateLimitMiddleware:
             await _refuse(send, headers, self._rate)
             return
 
-        async def send_with_headers(message: Message) -> None:
+        async def send_with_headers(message: asgi.AsgiMessage) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), *headers]}
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
 
-    def _who(self, scope: MutableMapping[str, Any]) -> tuple[str, str] | None:
+    def _who(self, scope: asgi.AsgiScope) -> tuple[str, str] | None:
         """Return whose request it is; None if it is not limited."""
         if scope["type"] != "http":
             return None
@@ -111,7 +107,7 @@ class RateLimitMiddleware:
         return ("address", str(client[0])) if self._by_address and client else None
 
 
-async def _refuse(send: Send, headers: list[tuple[bytes, bytes]], rate: str) -> None:
+async def _refuse(send: asgi.Send, headers: list[tuple[bytes, bytes]], rate: str) -> None:
     error = {
         "message": f"Too many requests: {rate} are allowed; send it again after the time in "
         f"Retry-After",
