@@ -10,13 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from agl_core.errors import AglError, ConfigError, MissingExtraError
 from agl_core.text import exact_bytes
-
-if TYPE_CHECKING:
-    from limits import RateLimitItem
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +49,8 @@ class RateVerdict:
     """Seconds until the window has counted down: after them a refused event is allowed."""
 
 
-def parse_rate(rate: str) -> RateLimitItem:
-    """Return a rate such as ``100/minute``, ``5 per 10 seconds`` or ``2000/day``.
+def parse_rate(rate: str) -> Any:
+    """Return the ``limits.RateLimitItem`` of a text such as ``100/minute``, ``5 per 10 seconds`` or ``2000/day``.
 
     Raises:
         ConfigError: the text is no rate, or several.
