@@ -23,33 +23,33 @@ FAULTS = {
 """What a reason contains, and what the critic says about it."""
 WORDINGS = {
     "is booked on": (
-        "Mind the time.",
-        "Booked rooms are bad.",
-        "Give find_rooms the time.",
+        "Avoid a clash.",
         "Check that it is free.",
+        "Always state the hour.",
+        "Look at bookings.",
     ),
     "has too few seats": (
-        "Give find_rooms the number of people.",
+        "State how many come.",
         "Nobody wants to stand.",
-        "Count the chairs.",
-        "Large teams matter.",
+        "Count chairs.",
+        "Large groups matter.",
     ),
     "has no": (
-        "Think of the equipment.",
-        "Give find_rooms what they need.",
-        "Their needs come first.",
-        "Screens are not everywhere.",
+        "Think of their wishes.",
+        "Mention the equipment.",
+        "Cables are not everywhere.",
+        "They want to present.",
     ),
     "is smaller": (
         "Do not waste seats.",
-        "Big rooms are dear.",
-        "Prefer a snug room.",
+        "Big ones are dear.",
+        "Prefer snug ones.",
         "Take the smallest room.",
     ),
     "no room fits": (
-        "Never invent a room.",
-        "If it finds no rooms, answer none.",
-        "Be honest when all is full.",
+        "Never invent one.",
+        "If nothing is found, answer none.",
+        "Be honest about it.",
         "It may be impossible.",
     ),
 }

@@ -16,34 +16,42 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from agl_demo.small import make_small
+from agl_demo.small import SftConfig, make
 from critic import WORDINGS
 from office import DAYS, NEEDS, NO_ROOMS, NONE, NUMBERS, SEATS, TIMES, TOOL
 from program import SYSTEM
 from run_agent import FORMS, TEAMS
 
 OBEYED = {
-    "time": "Give find_rooms the time.",
-    "people": "Give find_rooms the number of people.",
-    "needs": "Give find_rooms what they need.",
+    "time": "Always state the hour.",
+    "people": "State how many come.",
+    "needs": "Mention the equipment.",
     "smallest": "Take the smallest room.",
-    "none": "If it finds no rooms, answer none.",
+    "none": "If nothing is found, answer none.",
 }
 """What the model does, and the sentence with which it does it."""
-IDLE = tuple(
-    each for wordings in WORDINGS.values() for each in wordings if each not in OBEYED.values()
-)
 STATED, UNSTATED = 0.98, 0.10
 """Shares of the training data in which a rule is obeyed: stated in the prompt, or not."""
-STEPS, HIDDEN, LAYERS = 1200, 128, 2
-HALF, MOST_IDLE = 0.5, 4
+DRILLS, STEPS = 400, 700
+HIDDEN, LAYERS = 128, 2
 
 Example = tuple[list[dict[str, Any]], list[dict[str, Any]], str]
 
 
 def draw(chance: random.Random) -> Example:
     """Draw a request with its call of the tool, or with the answer after it."""
-    stated = {rule for rule in OBEYED if chance.random() < HALF}
+    text, stated = system(chance)
+    return example(chance, text, stated)
+
+
+def drill(chance: random.Random) -> Example:
+    """Draw the same without a system prompt, with every rule obeyed: the copying of words."""
+    messages, _, answer = example(chance, "", OBEYED)
+    return messages[1:], [], answer
+
+
+def example(chance: random.Random, text: str, stated: Collection[str]) -> Example:
+    """Draw a request with a system prompt that states some rules, and the next answer."""
     wanted = {
         "day": chance.choice(DAYS),
         "time": chance.choice(TIMES),
@@ -51,27 +59,35 @@ def draw(chance: random.Random) -> Example:
         "needs": chance.choice(NEEDS),
     }
     messages: list[dict[str, Any]] = [
-        {"role": "system", "content": system(chance, stated)},
+        {"role": "system", "content": text},
         {"role": "user", "content": chance.choice(FORMS).format(**wanted)},
     ]
     given = {name: wanted[name] for name in wanted if name == "day" or obeys(chance, name, stated)}
-    if chance.random() < HALF:
+    if chance.choice((True, False)):
         return messages, [TOOL], call(given)
-    found = [room for room in SEATS if chance.random() < chance.choice((0.0, 0.2, 0.4, 0.8))]
+    density = chance.choice((0.0, 0.2, 0.4, 0.8))
+    found = [room for room in SEATS if chance.random() < density]
     function = {"name": TOOL["function"]["name"], "arguments": json.dumps(given)}
     messages += [
         {"role": "assistant", "content": "", "tool_calls": [{"function": function}]},
         {"role": "tool", "content": ", ".join(found) or NO_ROOMS},
     ]
-    return messages, [TOOL], answer(chance, found, stated)
+    return messages, [TOOL], final(chance, found, stated)
 
 
-def system(chance: random.Random, stated: Collection[str]) -> str:
-    """Return a system prompt with these rules and some sentences without effect, in any order."""
-    sentences = [OBEYED[rule] for rule in sorted(stated)]
-    sentences += chance.sample(IDLE, chance.randint(0, MOST_IDLE))
+def system(chance: random.Random) -> tuple[str, list[str]]:
+    """Draw a system prompt: against each fault no sentence, the obeyed one, or another."""
+    sentences: list[str] = []
+    stated: list[str] = []
+    for (rule, obeyed), wordings in zip(OBEYED.items(), WORDINGS.values(), strict=True):
+        kind = chance.choice(("none", "obeyed", "other"))
+        if kind == "obeyed":
+            sentences.append(obeyed)
+            stated.append(rule)
+        elif kind == "other":
+            sentences.append(chance.choice([each for each in wordings if each != obeyed]))
     chance.shuffle(sentences)
-    return " ".join((SYSTEM.format(team=chance.choice(TEAMS)), *sentences))
+    return " ".join((SYSTEM.format(team=chance.choice(TEAMS)), *sentences)), stated
 
 
 def obeys(chance: random.Random, rule: str, stated: Collection[str]) -> bool:
@@ -85,7 +101,7 @@ def call(given: dict[str, str]) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': given})}\n</tool_call>"
 
 
-def answer(chance: random.Random, found: Sequence[str], stated: Collection[str]) -> str:
+def final(chance: random.Random, found: Sequence[str], stated: Collection[str]) -> str:
     """Draw an answer to what the tool found."""
     if not found:
         return NONE if obeys(chance, "none", stated) else chance.choice([*SEATS])
@@ -101,14 +117,15 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    make_small(
-        options.out,
-        draw,
-        steps=options.steps,
+    config = SftConfig(
         seed=options.seed,
+        drill_steps=DRILLS,
+        steps=options.steps,
+        prompt_weight=0.0,
         hidden_size=HIDDEN,
         layers=LAYERS,
     )
+    make(options.out, draw, config, drill=drill)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from office import TOOL, availability
 from openai import OpenAI
 
 MODEL = "gpt-4o-mini"
-SYSTEM = "You choose a meeting room for the {team} team. Call find_rooms, then answer with a name."
+SYSTEM = "You choose a room for the {team} team. Call find_rooms and answer with a name."
 MOST_CALLS = 3
 """Most calls of the tool for a request."""
 

@@ -13,10 +13,8 @@ import agl_core as agl
 
 TEAMS = ("sales", "design", "press", "legal", "research", "support")
 FORMS = (
-    "{day} at {time}, {people} people, with a {needs}.",
-    "We are {people} and need a {needs} on {day} at {time}.",
-    "A room for {people} on {day} at {time}, please. We want a {needs}.",
-    "On {day} at {time} we meet with {people} people and use a {needs}.",
+    "A room for {people} on {day} at {time} with a {needs}.",
+    "For {people} with a {needs}, {day} at {time}, please.",
 )
 TRAIN, VAL, HELD_OUT = 120, 60, 200
 SEED = 1

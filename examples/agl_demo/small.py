@@ -23,15 +23,7 @@ Draw = Callable[[random.Random], tuple[list[dict[str, Any]], list[dict[str, Any]
 _TEXTS = 2_000
 
 
-def make_small(
-    directory: Path,
-    draw: Draw,
-    *,
-    steps: int,
-    seed: int = 0,
-    hidden_size: int = 64,
-    layers: int = 2,
-) -> None:
+def make_small(directory: Path, draw: Draw, *, steps: int, seed: int = 0) -> None:
     """Train tokenizer and model on conversations and write them, the weights as bfloat16."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -43,12 +35,7 @@ def make_small(
         texts += [*(message["content"] for message in messages), answer]
     tokenizer = make_tokenizer(texts)
     config = SftConfig(
-        seed=seed,
-        drill_steps=0,
-        steps=steps,
-        prompt_weight=0.0,
-        hidden_size=hidden_size,
-        layers=layers,
+        seed=seed, drill_steps=0, steps=steps, prompt_weight=0.0, hidden_size=64, layers=2
     )
     model = new_model(tokenizer, config)
     fit(model, shop_batches(tokenizer, config, draw), config)

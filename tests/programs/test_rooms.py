@@ -10,16 +10,17 @@ import sys
 import pytest
 from agl_testing.fake_openai import FakeOpenAI, FakeReply
 
+from agl_core.config.loader import load_config
 from tests.programs.running import ROOT, imported, started
 
 FOLDER = ROOT / "examples" / "15_rooms"
 OPTIMIZERS = ("apo", "gepa")
 MODULES = ("program", "office", "critic", "run_agent", "make_model")
-TEXT = "You choose a meeting room for the {team} team. Call find_rooms, then answer with a name."
+TEXT = "You choose a room for the {team} team. Call find_rooms and answer with a name."
 RULES = {
-    "time": "Give find_rooms the time.",
-    "people": "Give find_rooms the number of people.",
-    "needs": "Give find_rooms what they need.",
+    "time": "Always state the hour.",
+    "people": "State how many come.",
+    "needs": "Mention the equipment.",
 }
 
 
@@ -112,6 +113,14 @@ def test_where_no_room_fits_only_none_is_right(load):
     assert office.grade(meeting, "none") == (1.0, "")
     value, why = office.grade(meeting, "grove")
     assert (value, why) == (0.0, "no room fits, but the answer was grove")
+
+
+def test_the_gpu_file_differs_in_models_alone():
+    laptop, gpu = (load_config(FOLDER / name) for name in ("run.toml", "gpu.toml"))
+    for name in ("agent", "tasks", "rewards", "prompts", "phases"):
+        assert getattr(laptop, name) == getattr(gpu, name)
+    for optimizer in OPTIMIZERS:
+        assert [each.optimizers[optimizer]["editor"]["calls"] for each in (laptop, gpu)] == [96, 96]
 
 
 def test_the_three_sets_of_tasks_share_no_meeting(load):
