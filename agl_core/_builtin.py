@@ -64,17 +64,6 @@ def agl_register_algorithms(register: Register) -> None:
 
 @hookimpl
 def agl_register_commands(register: Register) -> None:
-    for name, target, summary in (
-        ("train", "train:command", "train the named agents of an agent program"),
-        ("plugins", "plugins:command", "list plugins with version and state"),
-    ):
-        register(name, f"agl_core.cli._{target}", summary=summary)
-
-
-@hookimpl
-def agl_register_routes(register: Register) -> None:
     register(
-        "POST /tokenize",
-        "agl_core.gateway.tokenize:TokenCounting",
-        summary="count the tokens of a prompt",
+        "train", "agl_core.cli.train:command", summary="train the named agents of an agent program"
     )

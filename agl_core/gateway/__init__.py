@@ -3,8 +3,7 @@
 Reading order: `_app` (the server), `_endpoints` (its paths), `_routing` (the attempt and the policy
 of a request), `_proxy` and `_exchange` (one call), `_chat`, `_chat_answer`, `_tool_calls` and
 `_stream` (the wire format), `_translation` (dialects), `_capture` and `_recording` (the records of
-calls), `_replay` (recorded answers for a retry), `tokenize` (the number of tokens in a prompt),
-`probe` (a backend's capabilities).
+calls), `_replay` (recorded answers for a retry), `probe` (a backend's capabilities).
 """
 
 from agl_core.gateway._app import GatewayOptions as GatewayOptions
@@ -16,4 +15,3 @@ from agl_core.gateway._recording import RecordingOptions as RecordingOptions
 from agl_core.gateway._routing import Route as Route
 from agl_core.gateway._translation import AnswerReader as AnswerReader
 from agl_core.gateway._translation import translations as translations
-from agl_core.gateway.tokenize import count_prompt as count_prompt

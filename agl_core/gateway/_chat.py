@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
-from agl_core.interfaces import JsonObjects, Problem
-from agl_core.text import exact_bytes, replaced_json
+from agl_core.interfaces import JsonObjects, read_body
+from agl_core.text import exact_bytes
 from agl_core.types import Sampling
-
-T = TypeVar("T")
 
 PATH: Final = "/chat/completions"
 """Path below ``/v1``."""
@@ -101,21 +99,6 @@ class RequestChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces the client's temperature."""
     max_tokens: int | None = None
     """Upper limit of the client's ``max_tokens``."""
-
-
-def read_body(body: bytes, read: Callable[[bytes], T], *, what: str) -> T:
-    """Return the result of `read`, which may be called a second time with repaired JSON.
-
-    Raises:
-        Problem: 400; `read` raised a decoding error. The message names the expected `what`.
-    """
-    try:
-        try:
-            return read(body)
-        except msgspec.DecodeError:
-            return read(replaced_json(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "invalid_body", f"Request body is no {what}: {error}") from error
 
 
 class ChatRequest:

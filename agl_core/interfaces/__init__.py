@@ -48,9 +48,11 @@ from agl_core.interfaces._routes import RouteFactory as RouteFactory
 from agl_core.interfaces._routes import RouteRequest as RouteRequest
 from agl_core.interfaces._routes import TokenDetails as TokenDetails
 from agl_core.interfaces._routes import TokenUsage as TokenUsage
+from agl_core.interfaces._routes import read_body as read_body
 from agl_core.interfaces._serving import COUNT_PATH as COUNT_PATH
 from agl_core.interfaces._serving import NOT_COUNTED as NOT_COUNTED
 from agl_core.interfaces._serving import PROMPT_REFUSED as PROMPT_REFUSED
+from agl_core.interfaces._serving import RAW_PROMPT as RAW_PROMPT
 from agl_core.interfaces._serving import AlgorithmSetup as AlgorithmSetup
 from agl_core.interfaces._serving import Backend as Backend
 from agl_core.interfaces._serving import BackendReply as BackendReply

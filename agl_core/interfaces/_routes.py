@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from agl_core.interfaces._serving import Backend
 from agl_core.interfaces._store import Store
+from agl_core.text import replaced_json
 from agl_core.types import Losses, Policy, Rollout, Span
+
+T = TypeVar("T")
 
 Access = Literal["agents", "both", "operators"]
 """The keys that open a route.
@@ -50,6 +53,21 @@ class Problem(Exception):  # noqa: N818  an answer, not a failure of the server
             "code": self.code,
         }
         return msgspec.json.encode({"error": error})
+
+
+def read_body(body: bytes, read: Callable[[bytes], T], *, what: str) -> T:
+    """Return the result of `read`, which may be called a second time with repaired JSON.
+
+    Raises:
+        Problem: 400; `read` raised a decoding error. The message names the expected `what`.
+    """
+    try:
+        try:
+            return read(body)
+        except msgspec.DecodeError:
+            return read(replaced_json(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem(400, "invalid_body", f"Request body is no {what}: {error}") from error
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

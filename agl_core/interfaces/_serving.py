@@ -18,6 +18,9 @@ PROMPT_REFUSED: Final = "prompt_refused"
 """Error code, with status 400, if the chat template does not accept the messages."""
 NOT_COUNTED: Final = 501
 """Status if the backend cannot count tokens."""
+RAW_PROMPT: Final = "{{ messages[0]['content'] }}"
+"""The ``chat_template`` of a chat request whose only message is the whole prompt, as its writer
+wrote it. A backend that takes no template from a request refuses it."""
 
 
 class BackendReply(Protocol):

@@ -16,7 +16,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from agl_demo.small import SftConfig, make
+from agl_demo._sft import SftConfig
+from agl_demo.small import make
 from critic import WORDINGS
 from office import DAYS, NEEDS, NO_ROOMS, NONE, NUMBERS, SEATS, TIMES, TOOL
 from program import SYSTEM

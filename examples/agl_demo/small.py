@@ -1,4 +1,4 @@
-"""Make a model of some 200,000 weights for an example's own texts.
+"""Make a model of some 200,000 weights, or another size, for an example's own texts.
 
 Qwen2's architecture with the demo's chat template. It learns from drawn conversations on one core,
 in about a minute, and works offline. The same machine, library versions and seed give the same
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,25 @@ _TEXTS = 2_000
 
 def make_small(directory: Path, draw: Draw, *, steps: int, seed: int = 0) -> None:
     """Train tokenizer and model on conversations and write them, the weights as bfloat16."""
+    config = SftConfig(
+        seed=seed, drill_steps=0, steps=steps, prompt_weight=0.0, hidden_size=64, layers=2
+    )
+    make(directory, draw, config)
+
+
+def make(directory: Path, draw: Draw, config: SftConfig, *, drill: Draw | None = None) -> None:
+    """Make a model of another size; in ``config.drill_steps`` it learns from ``drill`` first."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    torch.manual_seed(seed)
-    chance = random.Random(seed)
+    torch.manual_seed(config.seed)
+    chance = random.Random(config.seed)
     texts = ["system\n", "user\n", "assistant\n"]
     for _ in range(_TEXTS):
         messages, _, answer = draw(chance)
         texts += [*(message["content"] for message in messages), answer]
     tokenizer = make_tokenizer(texts)
-    config = SftConfig(
-        seed=seed, drill_steps=0, steps=steps, prompt_weight=0.0, hidden_size=64, layers=2
-    )
     model = new_model(tokenizer, config)
-    fit(model, shop_batches(tokenizer, config, draw), config)
+    drills = islice(shop_batches(tokenizer, config, drill or draw), config.drill_steps)
+    fit(model, chain(drills, shop_batches(tokenizer, config, draw)), config)
     model.to(torch.bfloat16).save_pretrained(directory)
     tokenizer.save_pretrained(directory)

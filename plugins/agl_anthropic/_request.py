@@ -8,8 +8,7 @@ import msgspec
 
 from agl_anthropic._answer import MessageBuilder
 from agl_anthropic._conversation import mapping, messages_of, refuse, rows, string
-from agl_core.interfaces import Problem
-from agl_core.text import replaced_json
+from agl_core.interfaces import read_body
 
 _REFUSED: Final = {
     "container": "code runs at Anthropic, not here: give the agent a tool that runs it",
@@ -45,6 +44,7 @@ _IGNORED: Final = frozenset(
     }
 )
 """Fields that do not affect sampling."""
+_fields: Final = msgspec.json.Decoder(dict[str, Any])
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -55,7 +55,7 @@ def read(body: bytes) -> tuple[bytes, MessageBuilder]:
         Problem: 400, it is not a Messages request or asks for something that cannot be served; the
             error names the field and the fix.
     """
-    fields = {name: value for name, value in object_of(body).items() if value is not None}
+    fields = read_fields(body)
     limit = fields.get("max_tokens")
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise refuse("max_tokens", limit, "send the greatest number of tokens to sample")
@@ -65,20 +65,14 @@ def read(body: bytes) -> tuple[bytes, MessageBuilder]:
     return msgspec.json.encode(chat), MessageBuilder(str(fields.get("model", "")))
 
 
-def object_of(body: bytes) -> dict[str, Any]:
-    """Decode a request's body.
+def read_fields(body: bytes) -> dict[str, Any]:
+    """Return a request's fields that are not null.
 
     Raises:
         Problem: 400, it is no JSON object.
     """
-    try:
-        try:
-            return msgspec.json.decode(body, type=dict[str, Any])
-        except msgspec.DecodeError:
-            return msgspec.json.decode(replaced_json(body), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = f"Request body is no Messages request: {error}"
-        raise Problem(400, "invalid_body", message) from error
+    fields = read_body(body, _fields.decode, what="Messages request")
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def chat_of(fields: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,11 @@ def agl_register_commands(register: Register) -> None:
         "agl_doctor._command:command",
         summary="run a few tasks and report what is wrong",
     )
+    register(
+        "plugins",
+        "agl_doctor._plugins:command",
+        summary="list plugins with version and state",
+    )
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import ClientOSError, ClientResponse, ClientTimeout, ServerDisconnectedError
@@ -30,6 +30,13 @@ class _Model(msgspec.Struct):
 
 class _ModelList(msgspec.Struct):
     data: list[_Model]
+
+
+class Posted(NamedTuple):
+    """The whole answer to `HttpBackend.post`."""
+
+    status: int
+    body: bytes
 
 
 class _TimeLimit:
@@ -141,6 +148,25 @@ class HttpBackend(Backend):
         except (ServerDisconnectedError, ClientOSError):
             return await request("POST", url, data=sendable(body), headers=headers)
 
+    async def post(self, path: str, body: bytes, timeout_s: float) -> Posted:
+        """Send a request of another kind, such as one for embeddings, and return the whole answer.
+
+        Args:
+            path: Path below the base address, such as ``/embeddings``.
+
+        Raises:
+            EngineError: the endpoint cannot be reached or did not answer in time.
+        """
+        return await self._whole(self.base_url + path, body, timeout_s)
+
+    async def _whole(self, url: str, body: bytes, timeout_s: float) -> Posted:
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with await self._post(url, body, self._headers) as response:
+                    return Posted(response.status, await response.read())
+        except failures() as error:
+            raise self._client.failed(error, url, timeout_s=timeout_s) from error
+
     async def models(self) -> list[str]:
         """Return the models in the endpoint's ``/models``; empty if it cannot be read."""
         return [row.id for row in await self._listed()]
@@ -170,13 +196,7 @@ class HttpBackend(Backend):
             EngineError: the server does not answer, or answers with another error.
         """
         url = self.base_url.removesuffix("/v1") + "/tokenize"
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                response = await self._post(url, body, self._headers)
-                async with response:
-                    status, content = response.status, await response.read()
-        except failures() as error:
-            raise self._client.failed(error, url, timeout_s=CONNECT_S) from error
+        status, content = await self._whole(url, body, CONNECT_S)
         try:
             answer = msgspec.json.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
+from agl_counting import count_prompt
 
-from agl_core.gateway import count_prompt
 from agl_core.interfaces import COUNT_PATH, Backend, Problem
 from agl_core.serving import GuestServer, address_of, asgi, bearer_of, bind, equal_keys
 from agl_core.text import decoded, url_unquoted
@@ -128,7 +128,7 @@ class OpenAIServer:
                 return
             if path == COUNT_PATH:
                 counted = await count_prompt(*self._routing.find(agent, body))
-                await asgi.respond(send, 200, counted)
+                await asgi.respond(send, 200, msgspec.json.encode(counted))
                 return
             await self._answer(agent, body, self._dialects.get(path), scope, send)
         except asgi.ClientLeft:

@@ -11,12 +11,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+from agl_counting import count_prompt
 from agl_endpoints import Answering, HttpBackend
 
 from agl_core import waits
 from agl_core.clocks import new_id
 from agl_core.errors import AglError, EngineError, StoreError
-from agl_core.gateway import Route, count_prompt
+from agl_core.gateway import Route
 from agl_core.interfaces import COUNT_PATH, Backend, Capabilities, Gateway, GatewayUse, Problem
 from agl_core.serving import AttemptKeys, GuestServer, address_of, asgi, bind, fresh_key, shared_key
 from agl_core.text import decoded
@@ -367,7 +368,8 @@ class BackendServer:
             backend = self._find(scope)
             body = await asgi.read_body(receive)
             if scope["raw_path"] in self._counting:
-                await asgi.respond(send, 200, await count_prompt(backend, body))
+                counted = await count_prompt(backend, body)
+                await asgi.respond(send, 200, msgspec.json.encode(counted))
                 return
         except asgi.ClientLeft:
             return

@@ -6,8 +6,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from agl_core.interfaces import Problem
-from agl_core.text import replaced_json
+from agl_core.interfaces import read_body
 from agl_responses._answer import ResponseBuilder
 from agl_responses._conversation import messages_of, refuse
 
@@ -52,6 +51,7 @@ _IGNORED: Final = frozenset(
     }
 )
 """Fields that do not affect sampling."""
+_fields: Final = msgspec.json.Decoder(dict[str, Any])
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
@@ -67,7 +67,11 @@ class ResponsesRequest:
             Problem: 400, it is not a Responses request or asks for something that cannot be served;
                 the error names the field and the fix.
         """
-        self.fields = {name: v for name, v in _object(body).items() if v is not None}
+        self.fields = {
+            name: v
+            for name, v in read_body(body, _fields.decode, what="Responses request").items()
+            if v is not None
+        }
         _check(self.fields)
         self.chat = msgspec.json.encode(self._chat())
 
@@ -104,17 +108,6 @@ def read(body: bytes) -> tuple[bytes, ResponseBuilder]:
     """
     asked = ResponsesRequest(body)
     return asked.chat, ResponseBuilder(asked.fields)
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        try:
-            return msgspec.json.decode(body, type=dict[str, Any])
-        except msgspec.DecodeError:
-            return msgspec.json.decode(replaced_json(body), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = f"Request body is no Responses request: {error}"
-        raise Problem(400, "invalid_body", message) from error
 
 
 def _check(fields: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from agl_core.interfaces import RAW_PROMPT
 from agl_testing.vocabulary import EOS_ID, encode, token_bytes
 
 
@@ -77,6 +78,8 @@ def prompt_ids(body: Mapping[str, Any], *, random: Random | None) -> list[int]:
 
     In the plain spelling, the prompt of a turn extends the previous turn's prompt and answer.
     """
+    if body.get("chat_template") == RAW_PROMPT:
+        return encode(_message_text(body["messages"][0]), random=random)
     ids: list[int] = []
     if body.get("tools"):
         ids += encode(f"<tools>{json.dumps(body['tools'])}</tools>", random=random)

@@ -129,6 +129,7 @@ class FakeOpenAI:
             app.router.add_post("/detokenize", self._detokenize)
         if self.options.tokenize:
             app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/v1/embeddings", self._embeddings)
         app.router.add_post("/v1{path:/.*}", self._translated)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -172,6 +173,19 @@ class FakeOpenAI:
     async def _tokenize(self, request: web.Request) -> web.Response:
         ids = answers.prompt_ids(await request.json(), random=self._spelling())
         return web.json_response({"count": len(ids), "max_model_len": self.options.max_model_len})
+
+    async def _embeddings(self, request: web.Request) -> web.Response:
+        """Answer with one number per text: its length."""
+        asked = await request.json()
+        texts = [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
+        rows = [
+            {"object": "embedding", "index": index, "embedding": [float(len(text))]}
+            for index, text in enumerate(texts)
+        ]
+        usage = {"prompt_tokens": len(texts), "total_tokens": len(texts)}
+        return web.json_response(
+            {"object": "list", "model": asked["model"], "data": rows, "usage": usage}
+        )
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, await request.json())

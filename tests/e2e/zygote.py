@@ -22,7 +22,7 @@ WARM = (
     "agl_core.cli.group",
     "agl_remote._runner_serve",
     "agl_remote._store_serve",
-    "agl_core.cli._train",
+    "agl_core.cli.train",
     "agl_remote._gateway_client",
     "agl_remote._gateway_serve",
     "agl_remote._store_client",

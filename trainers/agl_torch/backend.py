@@ -186,8 +186,11 @@ class TorchBackend(Backend):
             RequestError: the chat template cannot render the messages.
         """
         tools = request.tools if request.uses_tools else ()
+        template, raw = self._endpoint.template, request.raw_prompt
         try:
-            return self._endpoint.template.encode(
+            if raw is not None:
+                return template.encode_raw(raw, special_tokens=request.add_special_tokens)
+            return template.encode(
                 request.messages, tools=tools, options=request.chat_template_kwargs
             )
         except RenderError as error:

@@ -34,7 +34,7 @@ def raising(monkeypatch):
         def command():
             raise error
 
-        monkeypatch.setattr("agl_core.cli._plugins.command", command)
+        monkeypatch.setattr("agl_doctor._plugins.command", command)
 
     return set_error
 
@@ -67,7 +67,7 @@ def test_help_imports_no_command():
         "import sys\n"
         "from agl_core.cli.group import cli\n"
         "cli.main(['--help'], standalone_mode=False)\n"
-        "print([m for m in sys.modules if m in ('agl_core.cli._train', 'rich', 'agl_core.app')])\n"
+        "print([m for m in sys.modules if m in ('agl_core.cli.train', 'rich', 'agl_core.app')])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8"

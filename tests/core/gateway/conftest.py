@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
+from agl_counting._count import TokenCounting
 from agl_endpoints import HttpBackend
 from agl_otlp._ingest import TraceIngest
 from agl_prometheus._route import PrometheusRoute
@@ -20,7 +21,6 @@ from agl_testing.fake_openai import FakeOpenAI, FakeOptions
 
 from agl_core.clocks import new_id
 from agl_core.gateway import GatewayOptions, GatewayServer, RecordingOptions
-from agl_core.gateway.tokenize import TokenCounting
 from agl_core.store._memory import MemoryStore
 from agl_core.types import Attempt, Claim, Limits, ModelCall, Policy, Rollout, Task
 

@@ -6,12 +6,12 @@ import asyncio
 import json
 
 import pytest
+from agl_counting._count import TokenCounting
 from agl_responses._request import read
 from agl_testing.fake_openai import FakeOptions
 
 from agl_core import semconv
 from agl_core.gateway import GatewayServer
-from agl_core.gateway.tokenize import TokenCounting
 from agl_core.types import AttemptStatus, Failure, FailureKind, Limits
 from tests.core.gateway.conftest import OPTIONS
 

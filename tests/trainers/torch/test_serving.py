@@ -9,6 +9,7 @@ import math
 import pytest
 
 from agl_core.errors import EngineError
+from agl_core.interfaces import RAW_PROMPT
 from agl_core.types import Policy
 
 PROMPTS = ["a", "hello", "the same beginning, one end", "the same beginning, another"]
@@ -309,3 +310,25 @@ async def test_logprobs_sum_to_one_over_the_top(serve):
     reply = await client.ask(max_tokens=1, top_logprobs=20)
     top = reply.answers[0].tops[0]
     assert 0 < sum(math.exp(entry["logprob"]) for entry in top) < 1
+
+
+async def test_a_raw_prompt_is_encoded_as_it_was_written(serve, tokenizer):
+    client = await serve()
+    text = "<|im_start|>user\nhello"
+    raw = {
+        "chat_template": RAW_PROMPT,
+        "add_generation_prompt": False,
+        "add_special_tokens": True,
+    }
+    reply = await client.ask(text, max_tokens=3, **raw)
+    assert reply.prompt == tokenizer(text)["input_ids"]
+    assert tokenizer.convert_tokens_to_ids("<|im_start|>") in reply.prompt
+    assert reply.prompt != (await client.ask(text, max_tokens=1)).prompt
+    for wrong in (
+        {"chat_template": "{{ messages }}"},
+        {**raw, "add_generation_prompt": True},
+        {"add_special_tokens": True},
+        {**raw, "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
+    ):
+        refused = await client.ask(text, **wrong)
+        assert refused.status == 400

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from agl_core.interfaces import RAW_PROMPT
 from agl_torch.chat._toolcalls import CLOSE
 from agl_torch.serving.sampling import SamplingParams
 
@@ -69,6 +70,14 @@ class CompletionRequest(BaseModel):
     top_logprobs: int = Field(default=0, ge=0, le=20)
     return_token_ids: bool = False
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
+    chat_template: str | None = None
+    add_generation_prompt: bool | None = None
+    add_special_tokens: bool = False
+
+    @property
+    def raw_prompt(self) -> str | None:
+        """The whole prompt as its writer wrote it; None if the chat template writes the prompt."""
+        return None if self.chat_template is None else self.messages[0]["content"]
 
     @property
     def uses_tools(self) -> bool:
@@ -126,9 +135,42 @@ def parse_request(document: Any) -> CompletionRequest:
             param="tool_choice",
         )
     try:
-        return CompletionRequest.model_validate(kept)
+        request = CompletionRequest.model_validate(kept)
     except ValidationError as error:
         raise _refusal(error) from error
+    _check_template(request)
+    return request
+
+
+def _check_template(request: CompletionRequest) -> None:
+    """Check the fields of a raw prompt, which come together.
+
+    Raises:
+        RequestError: a field has a value that engine 'torch' does not support.
+    """
+    template = request.chat_template
+    if template not in (None, RAW_PROMPT):
+        raise RequestError(
+            f"chat_template: engine 'torch' uses the model's own, not {template!r:.200}: leave it out",
+            param="chat_template",
+        )
+    if template is None and (request.add_special_tokens or request.add_generation_prompt is False):
+        raise RequestError(
+            "add_generation_prompt, add_special_tokens: engine 'torch' supports them only with the "
+            f"chat_template {RAW_PROMPT!r}: leave them out",
+            param="add_special_tokens",
+        )
+    if template is not None and (
+        len(request.messages) != 1
+        or not isinstance(request.messages[0].get("content"), str)
+        or request.tools
+        or request.add_generation_prompt is not False
+    ):
+        raise RequestError(
+            f"chat_template: {RAW_PROMPT!r} takes one message with a text, no tools and "
+            f"add_generation_prompt = false",
+            param="chat_template",
+        )
 
 
 def _refusal(error: ValidationError) -> RequestError:

@@ -90,6 +90,20 @@ class ChatTemplate:
             self._cache.popitem(last=False)
         return ids
 
+    def encode_raw(self, prompt: str, *, special_tokens: bool) -> tuple[int, ...]:
+        """Return the token ids of a whole prompt, in which control tokens are what they say.
+
+        Args:
+            special_tokens: Whether the tokenizer adds what it begins texts with.
+
+        Raises:
+            RenderError: the text has no tokens.
+        """
+        ids = token_ids(self._tokenizer(prompt, add_special_tokens=special_tokens))
+        if not ids:
+            raise RenderError("messages: the prompt has no tokens")
+        return tuple(ids)
+
     def shows_tools(self) -> bool:
         """Return whether tools change the prompt; True if the test prompt cannot be rendered."""
         asked = [{"role": "user", "content": "?"}]

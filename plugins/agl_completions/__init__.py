@@ -1,0 +1,1 @@
+"""OpenAI's legacy completions and its embeddings at the gateway."""
