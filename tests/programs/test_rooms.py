@@ -255,24 +255,3 @@ def test_a_model_that_says_nothing_leaves_the_prompt(load, optimizer, tmp_path):
     assert report["prompts"]["selector"]["text"] == TEXT
     assert report["prompts"]["selector"]["after"]["mean"] == 0.0
     assert report["lost"]["prompts_scores_equal"] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_two_rounds_tune_the_prompt_of_the_examples_model(optimizer, tmp_path):
-    done = started(
-        FOLDER,
-        tmp_path,
-        f"phases.0.optimizer={optimizer}",
-        "phases.0.rollouts=260",
-        "optimizers.apo.rounds=2",
-    )
-    report = report_of(done, tmp_path)
-    prompt = report["prompts"]["selector"]
-    assert (prompt["captured"], prompt["agents"]) == (True, ["selector"])
-    assert prompt["text"].startswith(TEXT)
-    assert prompt["after"]["mean"] >= prompt["before"]["mean"]
-    assert prompt["before"]["n"] == 60
-    assert 126 <= report["rollouts"] <= 260
-    assert report["editor_calls"] > 0
-    assert all(one["sha256_before"] == one["sha256_after"] for one in report["policies"].values())

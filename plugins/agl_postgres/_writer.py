@@ -1,0 +1,323 @@
+"""The writer of a store: one thread that commits several operations at once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+
+from agl_core.clocks import monotonic
+from agl_core.errors import StoreError
+from agl_core.store import Changes, Operations
+from agl_postgres._connect import Pool
+from agl_postgres._errors import as_store_error, is_away, is_conflict, refusal
+from agl_postgres._rows import LockedRows, SyncConnection, SyncCursor
+
+Operation = Callable[[Operations], Any]
+AddNotification = Callable[[SyncConnection, Changes], None]
+
+_LARGEST_GROUP: Final = 256
+_MOST_CONFLICTS: Final = 50
+_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The ids of what an operation reads and writes, which can be locked before it runs."""
+
+    rollouts: Sequence[str] = ()
+    attempts: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class QueuedWrite:
+    """A submitted operation with its result."""
+
+    operation: Operation
+    future: asyncio.Future[Any]
+    touched: Touched | None
+    """None if the operation may lock any row; it then has a transaction of its own."""
+    value: Any = None
+    error: Exception | None = None
+    changes: Changes = field(default_factory=Changes)
+
+
+class _Halfway(Exception):  # noqa: N818  no error of a user
+    """An operation failed after its first write: the transaction must be rolled back."""
+
+
+class CommitThread:
+    """A thread that runs operations in the order in which they were submitted.
+
+    All operations that arrived during a transaction share the next one, as far as the rows that
+    they touch are known beforehand: these are locked first, in one order for all processes, so
+    that no two transactions wait for each other. Another operation has a transaction of its own.
+
+    A transaction that conflicts with another process runs again. One that lost its connection runs
+    again on a new one, for at most `retry_s`; if that happened while it committed, the server is
+    asked whether it did (``pg_xact_status``), so that nothing is written twice.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        now: Callable[[], float],
+        announce: Callable[[Changes], None],
+        notify: AddNotification,
+        retry_s: float,
+    ) -> None:
+        """Build a writer.
+
+        Args:
+            pool: The connections, of which it uses one.
+            now: Returns Unix seconds; called once per operation.
+            announce: Called on the loop with the changes of each operation that committed.
+            notify: Adds to a transaction what wakes other processes.
+            retry_s: How long to try while the server is away.
+        """
+        self._pool = pool
+        self._now = now
+        self._announce = announce
+        self._notify = notify
+        self._retry_s = retry_s
+        self._jobs: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
+        self._ahead: QueuedWrite | None = None
+        self._connection: SyncConnection | None = None
+        self._expires_at = math.inf
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._main, name="agl-store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Operation, touched: Touched | None) -> asyncio.Future[Any]:
+        """Queue an operation; the future has its result once the writes are durable."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._jobs.put(QueuedWrite(operation, future, touched))
+        return future
+
+    async def stop(self) -> None:
+        """Commit the submitted operations and give the connection back."""
+        self._jobs.put(None)
+        await asyncio.shield(self._ended)
+        self._thread.join()
+
+    def _main(self) -> None:
+        try:
+            while group := self._next_group():
+                self._commit(group)
+                self._call_on_loop(self._deliver, group)
+        finally:
+            self._let_go()
+            self._call_on_loop(self._ended.set_result, None)
+
+    def _next_group(self) -> list[QueuedWrite]:
+        """Wait for jobs; return those that share a transaction, none if the writer was stopped."""
+        group: list[QueuedWrite] = []
+        while len(group) < _LARGEST_GROUP and (not group or self._more()):
+            job = self._ahead or self._jobs.get()
+            self._ahead = None
+            if job is None:
+                if group:
+                    self._jobs.put(None)  # ends the thread after this group
+                return group
+            if job.touched is None:
+                if group:
+                    self._ahead = job
+                    return group
+                return [job]
+            group.append(job)
+        return group
+
+    def _more(self) -> bool:
+        return self._ahead is not None or not self._jobs.empty()
+
+    def _commit(self, group: Sequence[QueuedWrite]) -> None:
+        """Run jobs in one transaction, or each in one if it fails, and set values or errors."""
+        try:
+            self._commit_together(group)
+        except (psycopg.Error, StoreError, _Halfway, MemoryError) as error:
+            if len(group) > 1 and not self._out_of_reach(error):
+                for job in group:
+                    self._commit([job])
+                return
+            for job in group:
+                job.changes = Changes()
+                if isinstance(error, psycopg.Error):
+                    job.error = as_store_error(error, self._pool.server.shown)
+                elif not isinstance(error, _Halfway):
+                    job.error = error
+
+    def _out_of_reach(self, error: Exception) -> bool:
+        return isinstance(error, StoreError) or (
+            isinstance(error, psycopg.Error) and (is_away(error) or bool(refusal(error)))
+        )
+
+    def _commit_together(self, group: Sequence[QueuedWrite]) -> None:
+        """Run the transaction until it committed or cannot.
+
+        Raises:
+            psycopg.Error: it failed, or the server was away for too long.
+            StoreError: no connection was free, or it is unknown whether it committed.
+            _Halfway: the job failed, and its writes were rolled back.
+        """
+        end, pause_s, conflicts = monotonic() + self._retry_s, _PAUSE_S, 0
+        while True:
+            try:
+                return self._transaction(group, end)
+            except psycopg.Error as error:
+                conflicts += is_conflict(error)
+                if is_conflict(error) and conflicts <= _MOST_CONFLICTS:
+                    continue
+                gone = is_away(error) and not refusal(error)
+                if not gone or monotonic() + pause_s > end:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _transaction(self, group: Sequence[QueuedWrite], end: float) -> None:
+        connection = self._held()
+        rows = LockedRows(connection)
+        try:
+            transaction = self._run(connection, rows, group)
+            try:
+                connection.execute("COMMIT")
+            except psycopg.Error as error:
+                if not (transaction and is_away(error)):
+                    raise
+                self._let_go(broken=True)
+                if not self._committed(transaction, end):
+                    raise
+        except BaseException as error:
+            if isinstance(error, psycopg.Error) and is_away(error):
+                self._let_go(broken=True)
+            else:
+                self._roll_back(connection)
+            raise
+
+    def _run(
+        self, connection: SyncConnection, rows: LockedRows, group: Sequence[QueuedWrite]
+    ) -> str:
+        """Run the jobs; return the id of the transaction, empty if nothing was written."""
+        with connection.pipeline():
+            connection.execute("BEGIN")
+            rollouts = [one for job in group if job.touched for one in job.touched.rollouts]
+            attempts = [one for job in group if job.touched for one in job.touched.attempts]
+            if rollouts or attempts:
+                rows.lock(rollouts, attempts)
+            for job in group:
+                self._attempt(rows, job)
+            if not rows.writes:
+                return ""
+            if rows.span_writes == rows.writes:
+                # A later commit that waits for the disk makes these spans durable too.
+                connection.execute("SET LOCAL synchronous_commit = off")
+            self._notify(connection, _joined(group))
+            number: SyncCursor = connection.execute("SELECT pg_current_xact_id()::text")
+            return number.fetchall()[0][0]
+
+    def _attempt(self, rows: LockedRows, job: QueuedWrite) -> None:
+        """Run one operation.
+
+        Raises:
+            psycopg.Error: a statement failed, possibly one of an earlier operation.
+            _Halfway: the operation failed after its first write.
+        """
+        written = rows.writes
+        operations = Operations(rows, self._now())
+        job.error, job.changes = None, Changes()
+        try:
+            job.value = job.operation(operations)
+        except psycopg.Error:
+            raise
+        except Exception as error:
+            job.error = error
+            if rows.writes != written:
+                raise _Halfway from error
+            return
+        job.changes = operations.changes
+
+    def _committed(self, transaction: str, end: float) -> bool:
+        """Return whether a transaction committed whose connection ended meanwhile.
+
+        Raises:
+            StoreError: the server was away for too long to find out.
+        """
+        while True:
+            try:
+                (state,) = (
+                    self._held()
+                    .execute("SELECT pg_xact_status(%s::xid8)", [transaction])
+                    .fetchall()[0]
+                )
+            except psycopg.Error as error:
+                self._let_go(broken=True)
+                if not is_away(error):
+                    return False  # the server that took over does not know it
+                if monotonic() > end:
+                    raise StoreError(
+                        f"The store at {self._pool.server.shown.address} was away for more than "
+                        f"{self._retry_s:g} s, and its last write may or may not have been kept: "
+                        f"repeat it once the server runs"
+                    ) from None
+            else:
+                if state != "in progress":
+                    return state == "committed"
+            time.sleep(_PAUSE_S)
+
+    def _held(self) -> SyncConnection:
+        """Return the writer's connection, a new one if it is too old."""
+        if self._connection is not None and monotonic() > self._expires_at:
+            self._let_go()
+        if self._connection is None:
+            self._connection = self._pool.take()
+            self._expires_at = monotonic() + self._pool.recycle_s
+        return self._connection
+
+    def _let_go(self, *, broken: bool = False) -> None:
+        if self._connection is not None:
+            self._pool.give_back(self._connection, broken=broken)
+            self._connection = None
+
+    def _roll_back(self, connection: SyncConnection) -> None:
+        try:
+            connection.execute("ROLLBACK")
+        except psycopg.Error:
+            self._let_go(broken=True)
+
+    def _deliver(self, group: Sequence[QueuedWrite]) -> None:
+        for job in group:
+            if job.error is None:
+                self._announce(job.changes)
+            if job.future.done():
+                continue
+            if job.error is not None:
+                job.future.set_exception(job.error)
+            else:
+                job.future.set_result(job.value)
+
+    def _call_on_loop(self, callback: Callable[..., None], value: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, value)
+        except RuntimeError:
+            # The loop is closed, so no caller waits.
+            return
+
+
+def _joined(group: Sequence[QueuedWrite]) -> Changes:
+    """Return the changes of all jobs."""
+    return Changes(
+        queued=sum(job.changes.queued for job in group),
+        final=[one for job in group for one in job.changes.final],
+        due_at=min(job.changes.due_at for job in group),
+    )
