@@ -30,7 +30,7 @@ WORDINGS = {
     ),
     "has too few seats": (
         "State how many come.",
-        "Nobody wants to stand.",
+        "Avoid standing guests.",
         "Count chairs.",
         "Large groups matter.",
     ),

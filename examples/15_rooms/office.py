@@ -41,7 +41,7 @@ BOOKED = _bookings()
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What somebody wants a room for."""
+    """A request for a room."""
 
     day: str
     time: str

@@ -167,8 +167,8 @@ def selector(body):
     """Play the agent as a model that gives the tool what its prompt asks for."""
     system, request, *later = [message.get("content") for message in body["messages"]]
     if later:
-        rooms = later[-1].split(", ")
-        return "none" if later[-1] == "no rooms" else rooms[0]
+        found = later[-1].split(", ")
+        return "none" if later[-1] == "no rooms" else found[0]
     words = request.lower().replace(".", "").replace(",", "").split()
     properties = body["tools"][0]["function"]["parameters"]["properties"]
     given = {
