@@ -65,8 +65,8 @@ class PostgresOptions(BaseStoreOptions):
 
     @property
     def pool_max(self) -> int:
-        """Most connections of the pool."""
-        return max(1, self.pool_size + self.pool_max_overflow)
+        """Most connections of the pool: at least one to write and one to read."""
+        return max(2, self.pool_size + self.pool_max_overflow)
 
 
 def _checked(url: str) -> str:
