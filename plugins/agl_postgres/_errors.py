@@ -105,6 +105,8 @@ def is_away(error: psycopg.Error) -> bool:
     """Return whether the connection or the server is gone, possibly for a short time."""
     if isinstance(error, _AWAY):
         return True
+    if isinstance(error, sql.PipelineAborted):
+        return False
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return error.sqlstate is None or error.sqlstate.startswith("08")
     return False

@@ -62,6 +62,8 @@ async def test_addresses_that_libpq_cannot_read_do_not_repeat_the_password():
 
 async def test_refusals_name_the_fix(server, database):
     url = server.url(database)
+    with server.connect(database) as connection:
+        connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO few")
     for other, message in {
         url.replace("postgres@", "locked:wrong-word@"): "the user or the password is wrong",
         url.replace("postgres@", "locked@"): "the user or the password is wrong",
