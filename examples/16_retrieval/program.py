@@ -37,7 +37,8 @@ class RetrieverError(Exception):
 async def ask(question: str, url: str) -> str:
     """Answer a question with the retriever at ``url``; return the agent's last words.
 
-    They are empty where it called a tool that is not there, or ended without an answer.
+    They are empty where it called a tool that is not there, its text was cut off at the limit of
+    tokens, or it ended without an answer.
 
     Raises:
         RetrieverError: the retriever cannot be reached, or fails.

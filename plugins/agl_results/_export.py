@@ -22,6 +22,27 @@ _REPLACED: Final = "replaced"
 @click.argument("run")
 @click.argument("directory", required=False, type=click.Path(file_okay=False))
 @click.option(
+    "--format",
+    "weights_format",
+    type=click.Choice(["hf", "adapter", "gguf"]),
+    default="hf",
+    show_default=True,
+    help="hf: a Hugging Face directory per policy, a LoRA adapter merged; adapter: the LoRA adapter "
+    "alone, in PEFT's format; gguf: a file per policy for llama.cpp.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float16", "bfloat16"]),
+    help="Dtype of the matrices in a GGUF file; that of the trained weights without it.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help="Write only this policy's weights; repeatable.",
+)
+@click.option(
     "--prompts",
     "prompts_directory",
     type=click.Path(file_okay=False),
@@ -60,7 +81,7 @@ def command(
     directory: str | None,
     prompts_directory: str | None,
     force: bool,
-    **marked: Any,
+    **options: Any,
 ) -> None:
     """Write what a run has learned to files, or what people have marked in it.
 
@@ -68,11 +89,12 @@ def command(
     checkpoint is exported; if the run has not ended, its newest one. With --marks, RUN may also be
     the address of a store.
 
-    With DIRECTORY, it receives weights and tokenizer of each trained policy, ready to serve. With
-    --prompts, each tuned prompt is NAME.txt; replaced/NAME.txt is the text that a captured prompt
-    replaces, where the program has it.
+    With DIRECTORY, it receives weights and tokenizer of each trained policy, ready to serve. Merged
+    weights that are equal to the base model's, and adapters that no update has changed, are an
+    error. With --prompts, each tuned prompt is NAME.txt; replaced/NAME.txt is the text that a
+    captured prompt replaces, where the program has it.
     """
-    form = marked["form"]
+    form = options["form"]
     if directory is None and prompts_directory is None and form is None:
         raise click.UsageError(
             "Say what to write: agl export RUN DIRECTORY, --prompts DIR, or --marks FORM"
@@ -80,7 +102,7 @@ def command(
     if form is not None:
         from agl_results._marks import export_marked  # noqa: PLC0415
 
-        export_marked(state, run, form, output=marked["output"], file=marked["marks_file"])
+        export_marked(state, run, form, output=options["output"], file=options["marks_file"])
     if directory is None and prompts_directory is None:
         return
     from agl_core.training import read_state  # noqa: PLC0415
@@ -91,7 +113,12 @@ def command(
         prompts = read_state(checkpoint).prompts
         export_prompts(prompts, Path(prompts_directory), source=str(checkpoint), force=force)
     if directory is not None:
-        _export_weights(checkpoint, Path(directory), force=force)
+        from agl_results._weights import WeightsExport  # noqa: PLC0415
+
+        _check_empty(Path(directory), force=force)
+        chosen = WeightsExport(options["weights_format"], options["dtype"], options["policies"])
+        for line in chosen.write(checkpoint, Path(directory), state.plugins()):
+            click.echo(line)
 
 
 def export_prompts(
@@ -137,12 +164,9 @@ def _write(files: Mapping[Path, bytes], *, force: bool) -> None:
             raise ConfigError(f"Cannot write {str(path)!r}: {error.strerror}") from error
 
 
-def _export_weights(checkpoint: Path, directory: Path, *, force: bool) -> None:
-    from agl_core.app import export_weights  # noqa: PLC0415
-
+def _check_empty(directory: Path, *, force: bool) -> None:
     if directory.is_dir() and any(directory.iterdir()) and not force:
         raise ConfigError(
             f"{str(directory)!r} is not empty: name another directory, or overwrite its files with "
             f"--force"
         )
-    click.echo(f"{export_weights(checkpoint, directory)}: weights of {checkpoint}")

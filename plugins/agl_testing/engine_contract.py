@@ -36,15 +36,14 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 import pytest
 
-from agl_core.adapters import forest
 from agl_core.errors import ConfigError, EngineError
 from agl_core.gateway import Route
 from agl_core.gateway.probe import probe
-from agl_core.interfaces import AlgorithmSetup, Backend, CreditedCall, Engine
-from agl_core.types import Batch, CallCredit, Policy
-from agl_testing._chat import TEXT, ChatAnswer, ChatChoice, ask, request
+from agl_core.interfaces import AlgorithmSetup, Backend, Engine
+from agl_core.types import Batch, Policy
+from agl_testing._batch import batch_of
+from agl_testing._chat import TEXT, ChatAnswer, ask, request
 from agl_testing._guard import ContractSuite
-from agl_testing.bandit import make_triplet
 
 __all__ = ["EngineContract"]
 
@@ -193,6 +192,33 @@ class EngineContract(ContractSuite):
         answer = await _ask(engine, policy, n=2, temperature=temperature)
         self._check(answer, recompute, weights, temperature)
 
+    @pytest.mark.parametrize("temperature", [1.0, 0.7])
+    async def test_given_ids_are_scored_as_a_recomputation_scores_them(
+        self,
+        engine: Engine,
+        policy: Policy,
+        recompute: Recompute,
+        tmp_path: Path,
+        temperature: float,
+    ) -> None:
+        backend = engine.backend(policy.name)
+        answer = await _ask(engine, policy)
+        prompt, ids = answer.prompt, answer.choices[0].token_ids[::-1]  # not as they were sampled
+        if await backend.score(prompt, ids, temperature=temperature) is None:
+            return  # the backend scores nothing
+        version = None
+        if engine.trains:
+            version = (await engine.update(await _batch(engine, policy, step=0))).version
+        weights = await _weights(engine, policy, tmp_path)
+        scored = await backend.score(prompt, ids, temperature=temperature)
+        assert scored is not None, "A backend scores always or never"
+        assert version in (None, scored.version), "The scores are of another version"
+        expected = list(recompute(weights, prompt, ids, temperature))
+        assert scored.logprobs == pytest.approx(expected, abs=self.tolerance)
+        if (limit := await backend.context_length()) is not None:
+            with pytest.raises(ValueError, match=r"\d"):
+                await backend.score(prompt, ids[:1] * limit, temperature=temperature)
+
     async def test_each_update_serves_a_new_version(
         self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path
     ) -> None:
@@ -277,6 +303,7 @@ class EngineContract(ContractSuite):
         self, engine: Engine, policy: Policy, recompute: Recompute, tmp_path: Path
     ) -> None:
         _need_training(engine)
+        await engine.update(await _batch(engine, policy, step=0))  # an export has to differ
         await engine.save(policy.name, str(tmp_path / "saved"))
         await engine.export(str(tmp_path / "saved"), str(tmp_path / "exported"))
         weights = await _weights(engine, policy, tmp_path)
@@ -289,7 +316,7 @@ class EngineContract(ContractSuite):
     ) -> None:
         if engine.trains:
             pytest.skip("The engine trains")
-        batch, directory = _batch_of(policy, await _ask(engine, policy), step=0), str(tmp_path)
+        batch, directory = batch_of(policy, await _ask(engine, policy), step=0), str(tmp_path)
         with pytest.raises(ConfigError):
             await engine.update(batch)
         with pytest.raises(ConfigError):
@@ -468,32 +495,4 @@ def _need_training(engine: Engine) -> None:
 
 async def _batch(engine: Engine, policy: Policy, *, step: int, version: int = 0) -> Batch:
     """Return a batch of answers that the policy samples now."""
-    return _batch_of(policy, await _ask(engine, policy, n=2), step=step, version=version)
-
-
-def _batch_of(policy: Policy, answer: ChatAnswer, *, step: int, version: int = 0) -> Batch:
-    calls = [
-        _credited(policy, answer.prompt, choice, index=index, version=version)
-        for index, choice in enumerate(answer.choices)
-    ]
-    return forest(calls, policy=policy.name, step=step)
-
-
-def _credited(
-    policy: Policy, prompt: Sequence[int], choice: ChatChoice, *, index: int, version: int
-) -> CreditedCall:
-    """Return a choice with a positive (the first) or a negative advantage."""
-    size, call_id = len(choice.token_ids), f"call-{index}"
-    triplet = make_triplet(
-        call_id,
-        choice.token_ids,
-        rollout_id=f"ro-{index}",
-        attempt_id=f"at-{index}",
-        prompt_ids=list(prompt),
-        logprobs=choice.logprobs,
-        policy=policy.name,
-        policy_version=version,
-    )
-    advantages = [1.0 if index == 0 else -0.5] * size
-    credit = CallCredit(call_id=call_id, choice=0, advantages=advantages, weights=[1.0] * size)
-    return CreditedCall(triplet=triplet, credit=credit, group=0)
+    return batch_of(policy, await _ask(engine, policy, n=2), step=step, version=version)

@@ -17,7 +17,7 @@ import pytest
 from agl_testing.engine_contract import EngineContract
 from agl_testing.toy_model import ToyModel, encode, toy_logprobs
 
-from agl_core.interfaces import AlgorithmSetup, Engine
+from agl_core.interfaces import AlgorithmSetup, Engine, Scored
 from agl_core.types import Policy, TokenNumbers
 from tools.new import render
 
@@ -311,6 +311,25 @@ def with_numbers(*, drop=0, **changed):
     return Broken
 
 
+def scoring(*, version=0, fits=True, change=list):
+    """An engine that scores given ids, in some way wrong."""
+
+    class Scores(Base):
+        async def start(self, policies):
+            await super().start(policies)
+            for backend in self._backends.values():
+                backend.versions = self._versions
+
+    async def score(self, prompt, answer, *, temperature):
+        if fits and len(prompt) + len(answer) > 1024:
+            raise ValueError(f"{len(answer)} ids do not fit")
+        logprobs = [self._model.logprobs(temperature)[token] for token in answer]
+        return Scored(change(logprobs), self.versions["policy"] + version)
+
+    Scores.backend_class = type("Backend", (ToyBackend,), {"score": score})
+    return Scores
+
+
 _CASES = [
     ("the_gateway_takes_its_tokens_as_exact", serving(chat=_no_prompt)),
     ("ids_decode_to_the_returned_text", serving(detokenize=_backwards)),
@@ -324,6 +343,15 @@ _CASES = [
     ("equal_requests_with_a_seed_get_equal_answers", serving(_tokens=_ignores_the_seed)),
     ("equal_requests_with_a_seed_get_equal_answers", serving(_tokens=_has_one_seed)),
     ("log_probabilities_match_a_recomputation", broken(model_class=Raw)),
+    *(
+        ("given_ids_are_scored_as_a_recomputation_scores_them", wrong)
+        for wrong in (
+            scoring(version=1),
+            scoring(fits=False),
+            scoring(change=lambda values: values[1:]),
+            scoring(change=lambda values: [value - 0.1 for value in values]),
+        )
+    ),
     ("each_update_serves_a_new_version", KeepsItsVersion),
     ("each_update_serves_a_new_version", TrainsNothing),
     ("each_update_serves_a_new_version", ServesTheOld),
@@ -364,6 +392,7 @@ _CASES = [
 ]
 _MORE = {
     "log_probabilities_match_a_recomputation": {"temperature": 0.7},
+    "given_ids_are_scored_as_a_recomputation_scores_them": {"temperature": 0.7},
     "a_call_that_runs_out_of_time_fails_and_stops_generating": {"stream": False},
 }
 
@@ -411,6 +440,10 @@ async def test_a_broken_engine_is_caught(rule, engine_class, tmp_path):
     await keeps(rule, OnlyServes if "only_serves" in rule else Base, tmp_path / "good")
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         await keeps(rule, engine_class, tmp_path / "broken")
+
+
+async def test_an_engine_that_scores_given_ids_keeps_the_rule(tmp_path):
+    await keeps("given_ids_are_scored_as_a_recomputation_scores_them", scoring(), tmp_path)
 
 
 def test_every_rule_has_its_broken_engine():

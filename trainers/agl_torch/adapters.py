@@ -24,6 +24,7 @@ _BASE_FILE: Final = "base.json"
 _CONFIG_FILE: Final = "adapter_config.json"
 _RESUMABLE: Final = "training_state*"
 _DOWN: Final = ".lora_A.weight"
+_UP: Final = ".lora_B.weight"
 
 
 def write_base(directory: Path, *, model: str, dtype: torch.dtype, **digests: str) -> None:
@@ -97,41 +98,74 @@ def load_weights(source: str, *, dtype: torch.dtype, device: torch.device) -> Pr
     directory = Path(source)
     if not is_adapter(directory):
         return load_model(source, dtype=dtype, device=device)
-    base = _base_of(directory)
-    return merge(load_weights(base["model"], dtype=dtype, device=device), directory)
+    model = load_weights(_base_of(directory)["model"], dtype=dtype, device=device)
+    merge(model, directory)
+    return model
 
 
 @torch.no_grad()
-def merge(model: PreTrainedModel, directory: Path) -> PreTrainedModel:
-    """Add an adapter's products to the weights of its layers, in float32."""
+def merge(model: PreTrainedModel, directory: Path) -> int:
+    """Add an adapter's products to the weights of its layers, in float32.
+
+    Returns:
+        The number of layers of which at least one weight has changed.
+    """
     config = json.loads((directory / ADAPTER / _CONFIG_FILE).read_bytes())
     scale = config["lora_alpha"] / config["r"]
     tensors = read_adapter(directory)
+    changed = 0
     for name in tensors:
         if not name.endswith(_DOWN):
             continue
         layer = name.removesuffix(_DOWN)
         weight = model.get_parameter(f"{layer.removeprefix(PREFIX)}.weight")
         down, up = (tensors[f"{layer}.lora_{side}.weight"].to(weight.device) for side in "AB")
-        weight.copy_((weight.float() + (up @ down) * scale).to(weight.dtype))
-    return model
+        total = (weight.float() + (up @ down) * scale).to(weight.dtype)
+        changed += not torch.equal(total, weight)
+        weight.copy_(total)
+    return changed
 
 
-def export(source: Path, target: Path) -> None:
+def export(source: Path, target: Path, *, may_equal_base: bool = False) -> None:
     """Write a saved policy as a directory that transformers and vLLM load, with the adapter merged.
 
-    The directory also keeps the adapter, so that a run with LoRA can load it.
+    The directory also keeps the adapter, so that a run with LoRA can load it. If an error is
+    raised, nothing was written.
+
+    Args:
+        source: The policy's directory in a checkpoint.
+        target: Created if missing.
+        may_equal_base: Also write merged weights that are equal to those of the base model.
 
     Raises:
-        ConfigError: the adapter's base model is not found.
+        ConfigError: the adapter's base model is not found, or merging changes no weight of it.
     """
+    model = None
+    if is_adapter(source):
+        base = _base_of(source)
+        dtype: Any = getattr(torch, base["dtype"])
+        model = load_weights(base["model"], dtype=dtype, device=torch.device("cpu"))
+        if not merge(model, source) and not may_equal_base:
+            raise ConfigError(_unchanged(source, base))
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(_RESUMABLE))
-    if not is_adapter(source):
-        return
-    dtype: Any = getattr(torch, _base_of(source)["dtype"])
-    model = load_weights(str(source), dtype=dtype, device=torch.device("cpu"))
-    with without_progress_bars():
-        model.save_pretrained(target)
+    if model is not None:
+        with without_progress_bars():
+            model.save_pretrained(target)
+
+
+def _unchanged(source: Path, base: dict[str, str]) -> str:
+    tensors = read_adapter(source)
+    ups = [tensor for name, tensor in tensors.items() if name.endswith(_UP)]
+    if not any(bool(tensor.any()) for tensor in ups):
+        return (
+            f"The adapter in {str(source)!r} is untouched: no update has changed it, so its weights "
+            f"are those of {base['model']!r}. Export a later checkpoint, or use that model"
+        )
+    return (
+        f"The adapter in {str(source)!r} is lost when it is merged: in {base['dtype']} its sums are "
+        f"the weights of {base['model']!r}. Serve the adapter by itself (agl export RUN DIRECTORY "
+        f"--format adapter), or train with engine.dtype = 'float32'"
+    )
 
 
 def _base_of(directory: Path) -> dict[str, str]:

@@ -312,7 +312,7 @@ class VerlEngine(Engine):
         if not is_adapter(directory):
             return str(directory)
         before, self._merged = self._merged, TemporaryDirectory(prefix="agl-merged-")
-        export(directory, Path(self._merged.name))
+        export(directory, Path(self._merged.name), may_equal_base=True)
         if before is not None:
             before.cleanup()
         return self._merged.name

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import struct
+
 import pytest
 
 from agl_core.types import PromptTemplate
@@ -102,7 +105,104 @@ def test_weights_are_written_by_the_engine_to_an_empty_directory(agl, run, tmp_p
     result = agl("export", "shop", "out")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "trained" / "model.bin").read_bytes() == b"weights"
-    assert f"out: weights of {checkpoint.relative_to(tmp_path)}" in result.output
+    source = checkpoint.relative_to(tmp_path) / "policies" / "trained"
+    assert result.output.splitlines() == [f"out/trained: weights of {source}"]
+    assert (tmp_path / "out" / "config.json").is_file(), "agl.evaluate takes it as a checkpoint"
     result = agl("export", "shop", "out")
     assert (result.exit_code, "is not empty" in result.output) == (2, True)
     assert agl("export", "shop", "out", "--force").exit_code == 0
+
+
+def adapter_of(checkpoint, name, *, up):
+    """Write an adapter whose second matrix has these numbers."""
+    directory = checkpoint / "policies" / name / "adapter"
+    directory.mkdir(parents=True)
+    layer = "base_model.model.layer.lora_"
+    entries = {
+        "__metadata__": {"format": "pt"},
+        f"{layer}A.weight": {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]},
+        f"{layer}B.weight": {"dtype": "F32", "shape": [2, 1], "data_offsets": [8, 16]},
+    }
+    header = json.dumps(entries).encode()
+    numbers = struct.pack("<4f", 0.5, 0.25, *up)
+    file = directory / "adapter_model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header + numbers)
+    (directory / "adapter_config.json").write_text("{}")
+    (directory / "base.json").write_text(json.dumps({"model": "Qwen/base", "dtype": "float32"}))
+    (directory.parent / "tokenizer.json").write_text("{}")
+    (directory.parent / "training_state.pt").write_text("")
+
+
+def test_an_adapter_is_a_directory_of_its_own(agl, run, tmp_path):
+    checkpoint = run.checkpoint(1)
+    adapter_of(checkpoint, "writer", up=(0.0, 0.1))
+    result = agl("export", "shop", "out", "--format", "adapter")
+    assert result.exit_code == 0, result.output
+    source = checkpoint.relative_to(tmp_path) / "policies" / "writer"
+    said = f"out/writer: adapter of Qwen/base, from {source}"
+    assert result.output.splitlines() == [said]
+    assert {path.name for path in (tmp_path / "out" / "writer").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "base.json",
+        "tokenizer.json",
+    }
+
+
+def test_an_untouched_adapter_is_named_and_the_others_are_exported_without_it(agl, run, tmp_path):
+    checkpoint = run.checkpoint(1)
+    adapter_of(checkpoint, "idle", up=(0.0, 0.0))
+    adapter_of(checkpoint, "writer", up=(0.0, 0.1))
+    result = agl("export", "shop", "out", "--format", "adapter")
+    assert result.exit_code == 2
+    assert "policies/idle' is untouched" in result.output
+    assert "weights are those of 'Qwen/base'" in result.output
+    assert not (tmp_path / "out").exists()
+    result = agl("export", "shop", "out", "--format", "adapter", "--policy", "writer")
+    assert result.exit_code == 0, result.output
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["writer"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--format", "adapter"), "Policy 'trained' has no adapter"),
+        (("--dtype", "float16"), "--dtype is for --format gguf; --format hf keeps"),
+        (("--policy", "reader"), "has no policy ['reader']; it has ['trained']"),
+        (("--format", "onnx"), "'onnx' is not one of 'hf', 'adapter', 'gguf'"),
+    ],
+)
+def test_a_form_that_does_not_fit_is_named(agl, run, options, said):
+    weights = run.checkpoint(1) / "policies" / "trained"
+    weights.mkdir(parents=True)
+    (weights / "model.safetensors").write_bytes(b"")
+    result = agl("export", "shop", "out", *options)
+    assert (result.exit_code, said in result.output) == (2, True), result.output
+
+
+def test_a_damaged_adapter_is_a_typed_error(agl, run):
+    checkpoint = run.checkpoint(1)
+    adapter_of(checkpoint, "writer", up=(0.0, 0.1))
+    file = checkpoint / "policies" / "writer" / "adapter" / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:20])
+    result = agl("export", "shop", "out", "--format", "adapter")
+    assert (result.exit_code, "cannot be read" in result.output) == (2, True), result.output
+
+
+def test_gguf_names_the_extra_that_it_needs(agl, run, tmp_path, monkeypatch):
+    weights = run.checkpoint(1) / "policies" / "trained"
+    weights.mkdir(parents=True)
+    (weights / "model.safetensors").write_bytes(b"")
+    monkeypatch.setattr("agl_gguf._package.find_spec", lambda name: None)
+    result = agl("export", "shop", "out", "--format", "gguf")
+    assert (result.exit_code, "agl-core[gguf]" in result.output) == (1, True), result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("form", ["hf", "adapter"])
+def test_a_directory_that_cannot_be_made_is_named(agl, run, tmp_path, form):
+    adapter_of(run.checkpoint(1), "writer", up=(0.0, 0.1))
+    (tmp_path / "taken").write_text("")
+    result = agl("export", "shop", "taken/out", "--format", form)
+    assert result.exit_code == 2, result.output
+    assert "Cannot write weights to 'taken/out': Not a directory" in result.output

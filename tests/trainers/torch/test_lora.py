@@ -183,6 +183,7 @@ async def test_a_policy_may_be_named_like_a_layer(
         assert [n for n, _ in mine] == [n for n, _ in other]
         assert not {id(p) for _, p in mine} & {id(p) for _, p in other}
         await teach(engine, make_batch, sampled, policy=name)
+        await teach(engine, make_batch, sampled, policy="p", target=90)
         for policy in ("p", name):
             mark = await engine.fingerprint(policy)
             reply = await client(engine, policy).ask(max_tokens=6)
