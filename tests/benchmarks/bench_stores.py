@@ -27,7 +27,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def run(*, rounds: int) -> None:
     """Measure and write the report."""
     sys.path.insert(0, str(ROOT))
-    from tests.plugins.postgres.servers import Server, installed  # noqa: PLC0415
+    from tests.plugins.postgres.servers import Server, installed
 
     programs = installed()
     if programs is None:

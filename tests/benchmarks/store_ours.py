@@ -89,7 +89,7 @@ async def opened(directory: str) -> AsyncGenerator[BaseStore]:
 
 @asynccontextmanager
 async def _database(url: str) -> AsyncGenerator[BaseStore]:
-    from agl_postgres import PostgresOptions, PostgresStore  # noqa: PLC0415  only for its side
+    from agl_postgres import PostgresOptions, PostgresStore
 
     store = PostgresStore(PostgresOptions(url=url))
     await store.open()

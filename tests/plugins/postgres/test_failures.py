@@ -281,7 +281,13 @@ async def test_an_error_of_an_operation_leaves_the_rest_of_its_transaction_alone
 
 async def test_foreign_notifications_are_ignored(server, database, store):
     with server.connect(database) as connection:
-        for payload in ("", "{}", "[1]", '{"from": "x", "queued": "many", "final": 3}', "\\u0000"):
+        for payload in (
+            "",
+            "{}",
+            "[1]",
+            '{"from": "x", "queued": -1, "final": [[3]]}',
+            '{"from": 1, "queued": 1e999}',
+        ):
             connection.execute("SELECT pg_notify(%s, %s)", [store._listener._channel, payload])
     await store.enqueue([rollout()])
     assert len(await store.claim("w1", timeout_s=PATIENCE_S)) == 1
