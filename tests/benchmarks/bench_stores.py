@@ -64,13 +64,14 @@ def _measure(server, rounds: int) -> None:
                     harness.say(
                         f"{what:10s} {name:10s} {rate:8.0f} rollouts/s {each_us:8.0f} us of processor"
                     )
-        grown = {
-            name: asked[name].ask(
-                "growth", sizes=[size], rounds=2 * rounds, directory=where[name]()
-            )
-            for name in where
-            for size in GROWTH_SPANS[:1]
-        }
+        grown: dict[str, dict[str, dict[str, list[float]]]] = {"ingest": {}, "query": {}}
+        for name, place in where.items():
+            for size in GROWTH_SPANS:
+                taken = asked[name].ask(
+                    "growth", sizes=[size], rounds=2 * rounds, directory=place()
+                )
+                for what, samples in taken.items():
+                    grown[what].setdefault(name, {}).update(samples)
     harness.write(
         "stores",
         {
@@ -84,7 +85,11 @@ def _measure(server, rounds: int) -> None:
             "processor_medians_us": {
                 what: harness.medians(found) for what, found in used_us.items()
             },
-            "growth": grown,
+            "growth": {
+                what: {name: harness.medians(sizes) for name, sizes in found.items()}
+                for what, found in grown.items()
+            },
+            "growth_samples": grown,
         },
     )
 
