@@ -219,7 +219,9 @@ class CommitThread:
                 raise
 
     def _undo(self, connection: SyncConnection, error: BaseException) -> None:
-        if isinstance(error, psycopg.Error) and is_away(error):
+        if isinstance(error, psycopg.Error):
+            # Also because the driver believes that the server prepared statements, which it did
+            # not where an earlier statement of the pipeline failed.
             self._let_go(broken=True)
             return
         try:
