@@ -2,6 +2,9 @@
 
 Qwen2's architecture with some 700,000 weights. It learns the forms of the answers from games of
 scripted players, whose wolves hardly know what is good for them. Works offline, in some minutes.
+
+Where such a wolf names a seat, the model learns the probabilities of all seats instead of the one
+that was drawn: so it learns which seats are offered, in fewer examples.
 """
 
 from __future__ import annotations
@@ -12,14 +15,15 @@ import logging
 import math
 import random
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import pre_tokenizers
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import log_softmax
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -39,7 +43,7 @@ END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>
 NUMBERS = ("10", "11", "12")
 """Seats of two digits, each one token."""
 VOCAB, CONTEXT = 512, 1024
-GAMES, STEPS, BATCH, WARMUP, LR = 240, 1400, 16, 40, 3e-3
+GAMES, STEPS, BATCH, WARMUP, LR = 240, 1200, 24, 40, 3e-3
 DRILLS = 0.5
 """Share of a batch that is drills: any seats are offered, and any of these is the answer."""
 QUESTIONS = (
@@ -53,6 +57,17 @@ PROMPT_WEIGHT = 0.02
 """Loss weight of a prompt's token; an answer's token has weight 1."""
 
 Example = tuple[Request, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A question with an answer, as the model reads it."""
+
+    ids: list[int]
+    question: int
+    """Number of the tokens of the question."""
+    odds: dict[int, dict[int, float]]
+    """Position of a seat's name to the probabilities of the tokens that may stand there."""
 
 
 class _Keep(Watcher):
@@ -83,7 +98,8 @@ def examples(first: int, count: int) -> list[Example]:
 def drill(chance: random.Random) -> Example:
     """Return a question about random seats, and a random one of them or none."""
     living = sorted(chance.sample(SEATS, chance.randint(4, len(SEATS))))
-    options = sorted(chance.sample(living, chance.randint(1, len(living))))
+    most = chance.choice((3, len(living)))
+    options = sorted(chance.sample(living, chance.randint(1, most)))
     seat, *others = chance.sample(SEATS, 4)
     request = Request(
         seat=seat,
@@ -98,7 +114,7 @@ def drill(chance: random.Random) -> Example:
         sheriff=None,
         lines=(),
     )
-    return request, str(chance.choice(options)) if chance.random() < 0.95 else "无"
+    return request, str(chance.choice(options))
 
 
 def messages(request: Request) -> list[dict[str, str]]:
@@ -139,8 +155,8 @@ def new_model(tokenizer: Qwen2Tokenizer) -> Qwen2ForCausalLM:
         hidden_size=128,
         intermediate_size=384,
         num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -158,16 +174,13 @@ def make(directory: Path, *, seed: int = 0, steps: int = STEPS, games: int = GAM
     _LOG.info("%d questions of %d games", len(given), games)
     tokenizer = make_tokenizer(given[:10_000])
     model = new_model(tokenizer)
-    rows = [_row(tokenizer, *example) for example in given]
     chance = random.Random(seed)
+    draw = _Draw(given, chance)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95))
-    drills = round(BATCH * DRILLS)
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = LR * _rate(step, steps)
-        batch = chance.sample(rows, BATCH - drills)
-        batch += [_row(tokenizer, *drill(chance)) for _ in range(drills)]
-        loss = _loss(model, batch, tokenizer.pad_token_id)
+        loss = _loss(model, [_row(tokenizer, *draw()) for _ in range(BATCH)])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -183,10 +196,34 @@ def _rate(step: int, steps: int) -> float:
     return warmup * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
-def _row(tokenizer: Any, request: Request, answer: str) -> tuple[list[int], int]:
-    """Return the ids of a question with its answer, and the length of the question."""
+class _Draw:
+    """Draws examples: rare phases more often than they come in games, and drills."""
+
+    def __init__(self, given: list[Example], chance: random.Random) -> None:
+        self.chance = chance
+        self.of: dict[str, list[Example]] = defaultdict(list)
+        for example in given:
+            self.of[example[0].phase].append(example)
+        self.weights = [math.sqrt(len(each)) for each in self.of.values()]
+
+    def __call__(self) -> Example:
+        if self.chance.random() < DRILLS:
+            return drill(self.chance)
+        (phase,) = self.chance.choices(list(self.of), self.weights)
+        return self.chance.choice(self.of[phase])
+
+
+def _row(tokenizer: Any, request: Request, answer: str) -> Row:
     prompt = _prompt(tokenizer, request)
-    return [*prompt, *tokenizer(answer)["input_ids"], tokenizer.eos_token_id], len(prompt)
+    said = tokenizer(answer)["input_ids"]
+    token = {seat: tokenizer.convert_tokens_to_ids(str(seat)) for seat in SEATS}
+    odds = {token[seat]: chance for seat, chance in Novice("").odds(request).items()}
+    if request.form is Form.SEAT_OR_NONE:
+        odds = {each: chance * (1 - Novice.DECLINES) for each, chance in odds.items()}
+        odds[tokenizer.convert_tokens_to_ids(tokenizer.tokenize("无"))[0]] = Novice.DECLINES
+    places = [at for at, each in enumerate(said) if each in odds]
+    ids = [*prompt, *said, tokenizer.eos_token_id]
+    return Row(ids, len(prompt), {len(prompt) + at: odds for at in places})
 
 
 def _prompt(tokenizer: Any, request: Request) -> list[int]:
@@ -196,18 +233,21 @@ def _prompt(tokenizer: Any, request: Request) -> list[int]:
     return tokenizer(text)["input_ids"]
 
 
-def _loss(model: Any, rows: list[tuple[list[int], int]], padding: int) -> torch.Tensor:
-    length = max(len(ids) for ids, _ in rows)
-    tokens = torch.full((len(rows), length), padding)
-    weights = torch.zeros(tokens.shape)
-    for row, (ids, question) in enumerate(rows):
-        tokens[row, : len(ids)] = torch.tensor(ids)
-        weights[row, :question] = PROMPT_WEIGHT
-        weights[row, question : len(ids)] = 1.0
-    logits = model(input_ids=tokens).logits
-    losses = cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
-    weights = weights[:, 1:].flatten()
-    return (losses * weights).sum() / weights.sum()
+def _loss(model: Any, rows: list[Row]) -> torch.Tensor:
+    """Return the cross entropy with what each row wants at each place."""
+    length = max(len(row.ids) for row in rows)
+    tokens = torch.zeros((len(rows), length), dtype=torch.long)
+    wanted = torch.zeros((len(rows), length, model.config.vocab_size))
+    for row, each in enumerate(rows):
+        ids = torch.tensor(each.ids)
+        tokens[row, : len(ids)] = ids
+        wanted[row, torch.arange(len(ids)), ids] = 1.0
+        for at, odds in each.odds.items():
+            wanted[row, at, each.ids[at]] = 0.0
+            wanted[row, at, list(odds)] = torch.tensor(list(odds.values()))
+        wanted[row, : each.question] *= PROMPT_WEIGHT
+    read = log_softmax(model(input_ids=tokens).logits[:, :-1], dim=-1)
+    return -(wanted[:, 1:] * read).sum() / wanted[:, 1:].sum()
 
 
 @torch.no_grad()

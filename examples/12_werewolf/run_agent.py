@@ -16,6 +16,7 @@ from werewolf.asking import Player, Request, Watcher
 from werewolf.forms import Form, is_chinese
 from werewolf.game import play
 from werewolf.prompts import BRIEF, FULL, Style, alias, name
+from werewolf.referee import judge
 from werewolf.rules import Role, camp
 from werewolf.scripted import Villager, Wolf
 
@@ -28,15 +29,15 @@ if version("agentscope").startswith("1."):
     from werewolf.agentscope1 import Seat
 
     def seat(style: Style) -> Player:
-        """Return a seat whose prompts are cut to the run's ``prompt_budgets``."""
-        return Seat(style, PromptBudgetFormatter)
+        """Return a seat; prompts that grow are cut to the run's ``prompt_budgets``."""
+        return Seat(style, None if style.short else PromptBudgetFormatter)
 else:
     from agl_agentscope import PromptBudgetMiddleware
     from werewolf.agentscope2 import Seat
 
     def seat(style: Style) -> Player:
-        """Return a seat whose prompts are cut to the run's ``prompt_budgets``."""
-        return Seat(style, [PromptBudgetMiddleware()])
+        """Return a seat; prompts that grow are cut to the run's ``prompt_budgets``."""
+        return Seat(style, [] if style.short else [PromptBudgetMiddleware()])
 
 
 STYLES = {
@@ -91,7 +92,11 @@ class Judged(Watcher):
 
 
 async def run_agent(task: agl.Task) -> dict[str, Any]:
-    """Play one game and return how it ended, with the program's view of each answer."""
+    """Play one game and return how it ended, with the program's view of each answer.
+
+    Raises:
+        RefereeError: the referee, who knows the rules by itself, disagrees with the game.
+    """
     judged = Judged(task)
     seed, style = task.input["seed"], STYLES[task.input.get("style", "full")]
 
@@ -102,6 +107,7 @@ async def run_agent(task: agl.Task) -> dict[str, Any]:
         return script(f"{seed} {number}")
 
     result = await play(seating, seed, judged)
+    judge(result.log)
     return {
         "winner": result.winner,
         "rounds": result.rounds,

@@ -11,7 +11,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 _HEAD = """# How fast it is, beside what else there is
 
-`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `dashboard`, `gateway`,
+`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `dashboard`, `events`, `gateway`,
 `imitation`, `import`, `integrations`, `store`, `stores` and `together`. Each runs both sides in turn in one go, at least five times, writes every sample to
 `NAME.json` beside this page, and rewrites this page. A ratio is the median of the rounds' ratios. Figures
 depend on the machine and on what else it does; ratios much less. `imitation` and `together` measure what is
@@ -26,6 +26,7 @@ def text() -> str:
     for name, rows in (
         ("store", _store),
         ("stores", _stores),
+        ("events", _events),
         ("gateway", _gateway),
         ("capture", _capture),
         ("integrations", _integrations),
@@ -108,6 +109,18 @@ def _stores(report: dict[str, Any]) -> Iterator[str]:
         for size in report["growth"][name]["sqlite"]:
             grown = [1e6 * report["growth"][name][side][size] for side in ("sqlite", "postgres")]
             yield _row(f"{what}, {int(size):,} spans", *(f"{each:.0f}" for each in grown), "", "")
+
+
+def _events(report: dict[str, Any]) -> Iterator[str]:
+    yield "The lifecycle above with the three events of a rollout, which are written to the outbox on disk,"
+    yield "read, and removed when a bus confirms them at once, and without."
+    yield ""
+    yield from _table("", "with events", "without", "ratio")
+    medians, used = report["medians"], report["processor_medians_us"]
+    rates = [f"{medians[side]:.0f}" for side in ("with", "without")]
+    times = [f"{used[side] / 1e3:.2f} ms" for side in ("with", "without")]
+    yield _row("rollouts per second", *rates, f"{report['ratio']:.2f}")
+    yield _row("processor time per rollout", *times, f"{report['processor_ratio']:.2f}")
 
 
 def _gateway(report: dict[str, Any]) -> Iterator[str]:

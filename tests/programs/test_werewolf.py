@@ -279,3 +279,78 @@ def test_a_role_that_no_seat_has_is_an_error_that_lists_the_aliases(tmp_path):
     done = train(tmp_path, 'agents=["dragon"]', *small)
     assert done.returncode != 0
     assert "'dragon' was not seen" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        ("policies.opponent.share=1.2",),
+        ("policies.opponent.share=0.6", "policies.second.share=0.6"),
+        ('policies.opponent={share=0.2,agents=["good"]}',),
+    ],
+)
+def test_shares_that_do_not_fit_are_refused_before_a_game(tmp_path, shares):
+    done = train(tmp_path, *shares)
+    assert done.returncode != 0
+    assert "share" in done.stdout + done.stderr
+    assert "running the agents" not in done.stdout + done.stderr
+
+
+ODD_AGENT = """
+import asyncio
+import sys
+
+sys.path.insert(0, {folder!r})
+import run_agent as example
+from run_agent import reward, run_agent, train_tasks
+
+import agl_core as agl
+from werewolf.prompts import name
+
+
+class Odd(example.Judged):
+    def on_deal(self, roles):
+        super().on_deal(roles)
+        super().on_deal(roles)
+
+    def on_answer(self, request, text, problem):
+        super().on_answer(request, text, problem)
+        {then}
+
+
+class Silent:
+    async def answer(self, request):
+        await asyncio.Event().wait()
+
+
+example.Judged = Odd
+{more}
+"""
+
+
+def train_odd(tmp_path, then="pass", more="", timeout_s=300):
+    """One step of a program that is not as it should be."""
+    agent = tmp_path / "odd.py"
+    code = ODD_AGENT.format(folder=str(FOLDER), then=then, more=more)
+    agent.write_text(code, encoding="utf-8")
+    small = ("train.steps=1", "train.tasks_per_step=1", "algorithm.group_size=2")
+    done = train(tmp_path, f"agent={agent}:run_agent", *small, f"rollout.timeout_s={timeout_s}")
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_same_alias_may_be_given_twice(tmp_path):
+    code, said = train_odd(tmp_path)
+    assert code == 0, said
+
+
+def test_another_alias_after_the_first_call_fails_the_game(tmp_path):
+    code, said = train_odd(tmp_path, 'agl.alias(name(request.seat), "villager")')
+    assert code != 0
+    assert "ConfigError" in said
+    assert "villager" in said
+
+
+def test_a_seat_that_never_answers_ends_the_game_at_its_deadline(tmp_path):
+    code, said = train_odd(tmp_path, more="example.seat = lambda style: Silent()", timeout_s=1)
+    assert code != 0
+    assert "deadline" in said

@@ -46,12 +46,12 @@ def declined(form: Form) -> Answer:
 
 def instruction(form: Form, options: Sequence[int] = ()) -> str:
     """Return how to answer, in Chinese."""
-    seats = " ".join(map(str, options))
+    seats = "或".join(map(str, options))
     return {
         Form.SPEECH: "用一句中文发言。",
         Form.YES_NO: "最后一行只写 是 或 否。",
         Form.SEAT: f"最后一行只写一个号码：{seats}。",
-        Form.SEAT_OR_NONE: f"最后一行只写一个号码或 无：{seats}。",
+        Form.SEAT_OR_NONE: f"最后一行只写一个号码：{seats}或无。",
         Form.SPEECH_YES_NO: "先用一句中文发言，最后一行只写 是 或 否。",
     }[form]
 

@@ -35,6 +35,11 @@ class Style:
     remembers: bool = False
     """Whether an agent keeps its conversation for the game, and then reads only what is new."""
 
+    @property
+    def short(self) -> bool:
+        """Whether prompts do not grow with the game."""
+        return self.lines is not None and not self.remembers
+
 
 FULL = Style()
 BRIEF = Style(rules=False, lines=2)
@@ -89,7 +94,7 @@ def _state(request: Request) -> list[str]:
     others = [seat for seat in request.living if seat not in request.mates]
     if request.mates:
         mates = [seat for seat in request.living if seat in request.mates]
-        parts[0] += f"狼队：{_seats(mates)}。"
+        parts[0] += f"狼队：{'、'.join(map(str, mates))}。"
     parts[0] += f"其他：{_seats(others)}。" if request.mates else f"在场：{_seats(others)}。"
     if request.sheriff:
         parts.append(f"警长：{request.sheriff}。")

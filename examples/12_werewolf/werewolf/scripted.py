@@ -157,11 +157,18 @@ class Wolf(AnyPlayer):
         super().__init__(f"wolf {seed}", explodes=0.0)
         self.skill = skill
 
-    def _any(self, request: Request) -> int:
+    def odds(self, request: Request) -> dict[int, float]:
+        """Return the probability of each seat that the wolf may name."""
         seats = request.options or request.living
-        if self.chance.random() < self.skill:
-            seats = [seat for seat in seats if seat not in request.mates] or seats
-        return self.chance.choice(seats)
+        spared = [seat for seat in seats if seat not in request.mates] or seats
+        odds = dict.fromkeys(seats, (1 - self.skill) / len(seats))
+        for seat in spared:
+            odds[seat] += self.skill / len(spared)
+        return odds
+
+    def _any(self, request: Request) -> int:
+        odds = self.odds(request)
+        return self.chance.choices(list(odds), list(odds.values()))[0]
 
     async def answer(self, request: Request) -> str:
         """Return an answer."""
@@ -177,7 +184,10 @@ class Wolf(AnyPlayer):
 class Novice(Wolf):
     """A wolf that plays every phase and mostly by chance: what the tiny model learns from."""
 
-    def __init__(self, seed: int | str, *, skill: float = 0.3) -> None:
+    DECLINES = 0.05
+    """Probability that it names no seat where it need not."""
+
+    def __init__(self, seed: int | str, *, skill: float = 0.2) -> None:
         """Take a seed, and the probability of a choice that spares the wolves."""
         super().__init__(f"novice {seed}", skill=skill)
 
@@ -187,15 +197,15 @@ class Novice(Wolf):
         if request.form is Form.SPEECH:
             return self._speech(request, draw)
         if request.form is Form.YES_NO:
-            return yes(draw < {"explode": 0.02, "run": 0.3, "withdraw": 0.2}[request.phase])
+            return yes(draw < {"explode": 0.01, "run": 0.3, "withdraw": 0.2}[request.phase])
         if request.form is Form.SPEECH_YES_NO:
-            return f"杀{self._any(request)}号。\n{yes(draw < 0.9)}"
-        return str(self._any(request)) if draw < 0.9 else "无"
+            return f"杀{self._any(request)}号。\n{yes(draw < 0.97)}"
+        return str(self._any(request)) if draw >= self.DECLINES else "无"
 
     def _speech(self, request: Request, draw: float) -> str:
         if draw < 0.5:
             return f"我投{self._any(request)}号。"
-        if draw < 0.85:
+        if draw < 0.8:
             return "我是好人。"
         return f"我是预言家，{self._any(request)}号是{self.chance.choice(['狼人', '好人'])}。"
 
