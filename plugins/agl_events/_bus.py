@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, Protocol
 from urllib.parse import urlsplit
+
+import msgspec
 
 from agl_core.config import scheme_of, validate
 from agl_core.errors import AglError, ConfigError
@@ -23,8 +24,7 @@ class BusError(AglError):
     """An event bus is down, refuses or does not answer; trying again later may help."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """An event as it is sent."""
 
     id: str

@@ -404,12 +404,6 @@ SCHEMAS: Final[Mapping[str, type[Facts]]] = {
 CHANNEL_OF: Final[Mapping[type[Facts], str]] = {facts: name for name, facts in SCHEMAS.items()}
 
 
-def plain(facts: Facts) -> dict[str, Any]:
-    """Return the facts as data of an event, without content that was left out."""
-    data = {name: getattr(facts, name) for name in facts.__struct_fields__}
-    return {name: value for name, value in data.items() if value is not UNSET}
-
-
 def schema_of(channel: str) -> dict[str, Any]:
     """Return the JSON schema of an event's `data`."""
     return msgspec.json.schema(SCHEMAS[channel])

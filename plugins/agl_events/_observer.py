@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agl_core.clocks import new_id
 from agl_core.config import RunConfig, validate
@@ -177,7 +177,8 @@ class EventsObserver:
     def _event(self, fact: facts.Facts, metadata: dict[str, Any]) -> BusEvent:
         metadata |= {"run": self._config.name, "version": _VERSION}
         channel = facts.CHANNEL_OF[type(fact)]
-        return new_event(channel, self._options.service, facts.plain(fact), metadata)
+        data = cast("dict[str, Any]", fact)  # the same JSON, and cheaper than a dictionary
+        return new_event(channel, self._options.service, data, metadata)
 
     async def _close(self, within_s: float) -> None:
         sender, self._sender = self._sender, None

@@ -6,9 +6,10 @@ import logging
 import sqlite3
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from agl_core.clocks import wall_ns
 from agl_core.errors import ConfigError, StoreError
@@ -30,8 +31,7 @@ CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER NOT NUL
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """A message with its place in the order."""
 
     number: int
