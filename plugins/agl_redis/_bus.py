@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import AsyncGenerator, Collection, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -99,8 +99,9 @@ class RedisBus:
                 if group is None
                 else self._listen_as_member(channels, group, history=history)
             )
-            async for event in events:
-                yield event
+            async with aclosing(events):  # a member leaves its group before the connection closes
+                async for event in events:
+                    yield event
 
     async def history(self, channels: Collection[str], limit: int) -> list[BusEvent]:
         with self._errors():
