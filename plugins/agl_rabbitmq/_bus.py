@@ -63,12 +63,12 @@ class RabbitBus:
 
     async def open(self) -> None:
         await self.close()
-        with self._errors():
-            self._connection = await aio_pika.connect(self._url, timeout=self._options.timeout_s)
-            channel = await self._connection.channel(publisher_confirms=True)
-            self._exchange = await channel.declare_exchange(
-                self._name("events"), aio_pika.ExchangeType.TOPIC, durable=True
-            )
+        try:
+            with self._errors():
+                await self._connect()
+        except BaseException:
+            await self.close()
+            raise
 
     async def publish(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Send all messages, then wait for all confirmations."""
@@ -121,6 +121,13 @@ class RabbitBus:
         if connection is not None:
             with suppress(exceptions.AMQPException, OSError, RuntimeError):
                 await connection.close()
+
+    async def _connect(self) -> None:
+        self._connection = await aio_pika.connect(self._url, timeout=self._options.timeout_s)
+        channel = await self._connection.channel(publisher_confirms=True)
+        self._exchange = await channel.declare_exchange(
+            self._name("events"), aio_pika.ExchangeType.TOPIC, durable=True
+        )
 
     async def _publish_singly(self, messages: Sequence[Message]) -> Sequence[Delivery]:
         """Send messages one by one: the server closes the channel at one that is too large."""

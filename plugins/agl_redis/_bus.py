@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator, Collection, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -34,6 +35,8 @@ _START: Final = "0-0"
 _BLOCK_MS: Final = 1_000
 """Longest wait of one request for new events; then channels that are new since are looked for."""
 _COUNT: Final = 100
+_LEAVE_S: Final = 2.0
+"""Longest wait for the server when a member leaves its group."""
 _ABANDONED_MS: Final = 60_000
 """A member of a group that has not acknowledged an event for this long loses it to another one."""
 _LOGIN: Final = (
@@ -99,8 +102,9 @@ class RedisBus:
                 if group is None
                 else self._listen_as_member(channels, group, history=history)
             )
-            async for event in events:
-                yield event
+            async with aclosing(events):  # a member leaves its group before the connection closes
+                async for event in events:
+                    yield event
 
     async def history(self, channels: Collection[str], limit: int) -> list[BusEvent]:
         with self._errors():
@@ -151,8 +155,12 @@ class RedisBus:
     ) -> AsyncGenerator[BusEvent]:
         member = new_id(f"{socket.gethostname()}-{os.getpid()}")
         joined: list[str] = []
+        task = asyncio.current_task()
+        before = task.cancelling() if task else 0
         try:
             while True:
+                if task and task.cancelling() > before:  # a request did not pass it on
+                    raise asyncio.CancelledError
                 await self._join(channels, group, joined, history=history)
                 found = await self._abandoned(joined, group, member)
                 if not found:
@@ -163,7 +171,9 @@ class RedisBus:
                         yield event
                     await self._connected.xack(self._key(channel), group, id_)
         finally:
-            await self._leave(joined, group, member)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._leave(joined, group, member)
 
     async def _read(
         self, ask: Any, streams: dict[str, str], *member: str

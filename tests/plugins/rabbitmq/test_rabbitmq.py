@@ -19,6 +19,12 @@ from tests.core.app.conftest import Bench
 from tests.plugins.events.bus_contract import BusContract, message, opened, taken, until
 from tests.plugins.rabbitmq.conftest import MOST_BYTES, RabbitServer, free_port
 
+# aio-pika leaves a task behind for each connection that the server refused or lost.
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:Exception ignored in. <coroutine object OneShotCallback:"
+    "pytest.PytestUnraisableExceptionWarning"
+)
+
 
 class TestPlugin(PluginContract):
     plugin = "agl_rabbitmq.plugin"
