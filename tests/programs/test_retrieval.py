@@ -166,6 +166,16 @@ async def test_a_retriever_that_dies_ends_the_question_and_the_next_has_another(
     assert "Norland" in await example.program.ask("Where?", retriever.url())
 
 
+@pytest.mark.parametrize("place", ["nonsense", "ftp://127.0.0.1/mcp", "http://127.0.0.1:{port}/"])
+async def test_an_address_without_a_retriever_is_an_error_that_names_it(
+    example, retriever, says, place
+):
+    says(lambda body: search({"query": "Stone Bay"}))
+    url = place.format(port=retriever.url().split(":")[2].partition("/")[0])
+    with pytest.raises(example.program.RetrieverError, match=f"the retriever at {url} failed"):
+        await example.program.ask("Where?", url)
+
+
 async def test_an_index_that_breaks_while_it_is_served_ends_the_question(
     example, retriever, index, says
 ):
