@@ -12,6 +12,7 @@ a key of `PARTS`. The output depends only on the checkout, not on other installe
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -369,10 +370,52 @@ def verl_memory() -> str:
     return made
 
 
+def events() -> str:
+    """Return the options of ``[events]``."""
+    model = own_plugins().registry("observers").options_model("events")
+    assert model is not None
+    return "\n\n".join(_sections(model, "events", titled=False))
+
+
+def event_data() -> str:
+    """Return the data of each channel's events, with the docstrings of their fields."""
+    facts = import_module("agl_events._facts")
+    parts: list[str] = []
+    for channel, kind in facts.SCHEMAS.items():
+        body = ast.parse(inspect.getsource(kind)).body[0]
+        assert isinstance(body, ast.ClassDef)
+        rows: list[Row] = []
+        for field, after in zip(body.body, [*body.body[1:], None], strict=True):
+            if not isinstance(field, ast.AnnAssign):
+                continue
+            text = ""
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                text = str(after.value.value)
+            rows.append((f"`{ast.unparse(field.target)}`", _fact(field.annotation), _prose(text)))
+        title = f"### `{channel}`\n\n{_prose(kind.__doc__)}"
+        parts += [title, table(("Key", "Type", "Meaning"), rows)]
+    return "\n\n".join(parts)
+
+
+def _fact(annotation: ast.expr) -> str:
+    words = {"str": "text", "int": "integer", "float": "number", "None": "null", "Any": "anything"}
+    words |= {"Content": "*content*", "ScoreFacts": "`mean`, `low`, `high`, `tasks`"}
+    match annotation:
+        case ast.BinOp(left=left, right=right):
+            return f"{_fact(left)} or {_fact(right)}"
+        case ast.Subscript(value=ast.Name(id=name), slice=inner):
+            last = inner.elts[-1] if isinstance(inner, ast.Tuple) else inner
+            return f"{'list' if name == 'list' else 'table'} of {_fact(last)}"
+        case _:
+            return words.get(ast.unparse(annotation), ast.unparse(annotation))
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "config": config,
     "errors": error_tree,
+    "event_data": event_data,
+    "events": events,
     "extras": extras,
     "hooks": hooks,
     "optimizers": optimizers,

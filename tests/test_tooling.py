@@ -124,8 +124,8 @@ def test_every_benchmark_is_run():
     listed = [sys.executable, ROOT / command[1], "--list"]
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
     found = {path.stem.removeprefix("bench_") for path in ROOT.glob("tests/benchmarks/bench_*.py")}
-    measured = {"capture", "dashboard", "gateway", "imitation", "import", "integrations", "store"}
-    measured |= {"together"}
+    measured = {"capture", "dashboard", "events", "gateway", "imitation", "import", "integrations"}
+    measured |= {"store", "stores", "together"}
     assert set(names) == found == measured
 
 

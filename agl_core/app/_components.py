@@ -81,8 +81,8 @@ class Blueprint:
     scorer: Scorer | None
     """None if runners in other processes run it."""
     observers: Sequence[Observer] = ()
-    tracking: RunObserver | None = None
-    """None without training or trackers."""
+    tracking: Sequence[RunObserver] = ()
+    """None without training."""
     exported: Path | None = None
     """Directory of exported weights that replace the policies' models."""
 
@@ -139,10 +139,10 @@ async def open_components(
         lead = await stack.enter_async_context(leads) if training else None
         save_config(config, plan.directory)  # after the lease: a refused trainer must not write it
         observers, lossy = [*plan.observers], list[Losses]()
-        if plan.tracking is not None:  # trackers start before weights are loaded, to fail early
-            await stack.enter_async_context(plan.tracking.following())
-            observers.append(plan.tracking)
-            lossy.append(plan.tracking.losses)
+        for tracking in plan.tracking:  # they start before weights are loaded, to fail early
+            await stack.enter_async_context(tracking.following())
+            observers.append(tracking)
+            lossy.append(tracking.losses)
         stack.push_async_callback(engine.stop)
         show_stage(observers, "loading weights")
         started = await _start(stack, plan, engine, policies)

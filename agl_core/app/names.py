@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agl_core.app.parts import check_phases, check_section, engine_name
-from agl_core.config import RunConfig, check_options
+from agl_core.config import RunConfig, check_options, validate
 from agl_core.errors import MissingExtraError
 from agl_core.plugins import PluginManager
 
@@ -30,6 +30,8 @@ def check_names(config: RunConfig, plugins: PluginManager) -> None:
             check_section(reward, plugins, "rewards", where=where)
     for number, tracker in enumerate(config.trackers):
         check_section(tracker, plugins, "trackers", where=f"trackers.{number}")
+    if config.events and (model := plugins.registry("observers").options_model("events")):
+        validate(model, config.events, where="events")
 
 
 def _check_engine(config: RunConfig, plugins: PluginManager) -> None:

@@ -383,14 +383,15 @@ def make_integrations(plugins: PluginManager) -> list[Integration]:
 
 def make_tracking(
     config: RunConfig, plugins: PluginManager, describe: Callable[[], TrackedRun]
-) -> RunObserver:
-    """Make the observer that calls the configured trackers, without starting them.
+) -> list[RunObserver]:
+    """Make the observers whose sections the configuration has, without starting them.
 
     Raises:
-        ConfigError: a name or an option is wrong, or no plugin calls trackers.
-        MissingExtraError: a tracker's package is not installed.
+        ConfigError: a name or an option is wrong, or no plugin brings the observer.
+        MissingExtraError: a package of a tracker or an event bus is not installed.
     """
-    return plugins.registry("observers").create("trackers", config, plugins, describe)
+    create, sections = plugins.registry("observers").create, ("trackers", "events")
+    return [create(each, config, plugins, describe) for each in sections if getattr(config, each)]
 
 
 def gateway_server(store: Store, options: GatewayOptions, plugins: PluginManager) -> GatewayServer:

@@ -191,8 +191,7 @@ class App:
         tasks = self.train_tasks() if self._runs_agents else []
         val_tasks = self._val_tasks()
         known = await self._verified(None)  # raises before any component starts
-        tracking = self._tracking()
-        plan = replace(self._plan, tracking=tracking)
+        plan = replace(self._plan, tracking=self._tracking())
         async with open_components(plan, training=True) as components:
             start = await self._verified(known)  # the previous trainer may have written more
             for observer in self._observers:
@@ -203,7 +202,7 @@ class App:
             loop = self._loop(components, tasks, val_tasks)
             progress = await loop.prepare(start)
             report = await run_alongside(components.runner, loop.run(progress), components.lead)
-            if tracking is not None:
+            for tracking in plan.tracking:
                 await tracking.finish(report)
             lost = Losses(counts=dict(report.lost))
             lost.merge(await components.events.take_losses())
@@ -291,10 +290,7 @@ class App:
             await verify(start[0])
         return start
 
-    def _tracking(self) -> RunObserver | None:
-        if not self._config.trackers:
-            return None
-
+    def _tracking(self) -> list[RunObserver]:
         def describe() -> TrackedRun:
             start = self._starting_point()
             return TrackedRun(

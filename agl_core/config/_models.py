@@ -407,6 +407,8 @@ class RunConfig(_Config):
     eval: EvalConfig = EvalConfig()
     trackers: list[TrackerConfig] = Field(default_factory=list[TrackerConfig])
     """Where the numbers of steps and evaluations go beside the run's own report."""
+    events: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Options of the event bus that gets the run's events, such as ``url``; empty: there is none."""
     plugins: list[str] = Field(default_factory=list[str])
     """Local plugin files to load beside the installed ones."""
 

@@ -7,6 +7,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Protocol
 
 from agl_core.clocks import monotonic, wall
@@ -47,10 +48,10 @@ class SystemClock:
 
     async def wait(self, event: asyncio.Event, *, until: float) -> None:
         timeout_s = None if math.isinf(until) else max(0.0, until - wall())
-        try:
-            await asyncio.wait_for(event.wait(), timeout_s)
-        except TimeoutError:
-            return
+        # Unlike `wait_for` of Python 3.11, this ends when it is cancelled as the event is set.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
 
 
 class Watchdog:

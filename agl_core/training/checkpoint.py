@@ -25,12 +25,8 @@ POLICIES = "policies"
 
 
 _MAY_DIFFER: Final[dict[str, Any]] = {
-    "directory": True,
-    "store": True,
-    "gateway": True,
-    "eval": True,
-    "plugins": True,
-    "trackers": True,
+    **dict.fromkeys(("directory", "store", "gateway", "eval", "plugins"), True),
+    **dict.fromkeys(("trackers", "events"), True),
     "tasks": {"val"},
     "train": {
         "steps",

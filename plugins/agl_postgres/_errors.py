@@ -15,8 +15,10 @@ _CONFLICTS: Final = (
     sql.SerializationFailure,
     sql.DeadlockDetected,
     sql.UniqueViolation,
+    sql.InvalidSqlStatementName,
 )
-"""Two processes wrote the same rows: the transaction runs again."""
+"""Two processes wrote the same rows, or the server has forgotten a prepared statement: the
+transaction runs again, on another connection."""
 _AWAY: Final = (
     sql.AdminShutdown,
     sql.CrashShutdown,
@@ -35,7 +37,7 @@ _REFUSED: Final = {
         "there is no such database: create it with CREATE DATABASE, or correct store.url"
     ),
     r'role "[^"]*" does not exist': "there is no such user: correct store.url",
-    r"no pg_hba\.conf entry[^\n]*no encryption|SSL (?:connection )?(?:is )?required": (
+    r"pg_hba\.conf (?:entry|rejects)[^\n]*no encryption|SSL (?:connection )?(?:is )?required": (
         "the server takes encrypted connections only: add ?sslmode=require to store.url"
     ),
     r"server does not support SSL": (
@@ -44,7 +46,7 @@ _REFUSED: Final = {
     r"certificate verify failed|root certificate file|does not match host name": (
         "the server's certificate is not accepted: give sslrootcert in store.url"
     ),
-    r"no pg_hba\.conf entry": "the server accepts no connection of this user from this address",
+    r"pg_hba\.conf (?:entry|rejects)": "the server accepts no connection of this user from this address",
     r"permission denied for database|not permitted to (?:log|connect)": (
         "this user may not connect to this database: grant it CONNECT"
     ),
@@ -105,6 +107,8 @@ def is_away(error: psycopg.Error) -> bool:
     """Return whether the connection or the server is gone, possibly for a short time."""
     if isinstance(error, _AWAY):
         return True
+    if isinstance(error, sql.PipelineAborted):
+        return False
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return error.sqlstate is None or error.sqlstate.startswith("08")
     return False

@@ -120,6 +120,14 @@ class Listener:
         connection = await psycopg.AsyncConnection.connect(
             **self._server.parameters, autocommit=True
         )
+        try:
+            await self._prepare(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _prepare(self, connection: AsyncConnection) -> None:
         found = await connection.execute(
             "SELECT current_schema(), set_config('lock_timeout', %s, FALSE), "
             "set_config('tcp_keepalives_idle', '30', FALSE), "
@@ -131,7 +139,6 @@ class Listener:
         self._schema = zlib.crc32(str(schema).encode()) - 2**31
         self._channel = f"agl_store_{self._schema + 2**31:08x}"
         await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-        return connection
 
     async def _first(self, connection: AsyncConnection) -> bool:
         found = await connection.execute(
@@ -185,10 +192,12 @@ class Listener:
     async def _receive(self, payload: str) -> None:
         try:
             given = json.loads(payload)
-            sender, queued, final = given["from"], int(given["queued"]), list(given["final"])
-        except (ValueError, TypeError, KeyError):
+            queued = max(0, int(given["queued"]))
+            final = [one for one in given["final"] if isinstance(one, str)]
+            own = given["from"] == self._instance
+        except (ValueError, TypeError, KeyError, OverflowError):
             return  # anyone who may connect can send notifications
-        if sender == self._instance:
+        if own:
             return
         self._announce(Changes(queued=queued, final=final))
         if given.get("again"):

@@ -7,10 +7,11 @@ from typing import Final
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
+from agl_core.errors import ConfigError
 from agl_core.store import BaseStoreOptions
 
 _SCHEME: Final = re.compile(r"(?i)^postgres(?:ql)?(?:\+\w+)?://")
-_WITHOUT_USER: Final = re.compile(r"[^/?#]*@")
+_USER: Final = re.compile(r"^[^/?#]*@")
 
 
 class PostgresOptions(BaseStoreOptions):
@@ -65,8 +66,8 @@ class PostgresOptions(BaseStoreOptions):
 
     @property
     def pool_max(self) -> int:
-        """Most connections of the pool."""
-        return max(1, self.pool_size + self.pool_max_overflow)
+        """Most connections of the pool: at least one to write and one to read."""
+        return max(2, self.pool_size + self.pool_max_overflow)
 
 
 def _checked(url: str) -> str:
@@ -75,21 +76,24 @@ def _checked(url: str) -> str:
     A password stands before ``@`` only, where messages leave it out.
 
     Raises:
-        ValueError: it has not; the text does not repeat the address.
+        ValueError: it has not.
+        ConfigError: it has a password among its parameters.
     """
     match = _SCHEME.match(url)
     if match is None:
         raise ValueError("an address of PostgreSQL begins with postgresql://")
     rest = url[match.end() :]
-    after = _WITHOUT_USER.sub("", rest, count=1)
+    after = _USER.sub("", rest, count=1)
     if "@" in after:
         raise ValueError(
             "the user or the password contains one of / ? # @: write it as %2F, %3F, %23, %40"
         )
     if re.search(r"[?&](?:ssl)?password=", after, re.IGNORECASE):
-        raise ValueError(
-            "give the password before the @, as in postgresql://user:password@host/database, or "
-            "in the environment variable PGPASSWORD, and not as a parameter"
+        # The message of a ValueError would show the address, whose parameters are not hidden.
+        raise ConfigError(
+            "Configuration: store.url: give the password before the @, as in "
+            "postgresql://user:password@host/database, or in the environment variable PGPASSWORD, "
+            "and not as a parameter of the address"
         )
     if "\0" in url:
         raise ValueError("the address contains the character NUL")

@@ -96,7 +96,7 @@ class _Readings:
                 value = query(Rows(connection))
                 connection.execute("COMMIT")
         except BaseException as error:
-            broken = isinstance(error, psycopg.Error) and is_away(error)
+            broken = isinstance(error, psycopg.Error)  # see CommitThread
             if not broken:
                 connection.execute("ROLLBACK")
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import queue
 import threading
@@ -13,18 +14,23 @@ from typing import Any, Final
 
 import psycopg
 
-from agl_core.clocks import monotonic
+from agl_core.clocks import monotonic, new_id
 from agl_core.errors import StoreError
 from agl_core.store import Changes, Operations
 from agl_postgres._connect import Pool
 from agl_postgres._errors import as_store_error, is_away, is_conflict, refusal
-from agl_postgres._rows import LockedRows, SyncConnection, SyncCursor
+from agl_postgres._rows import LockedRows, SyncConnection
 
 Operation = Callable[[Operations], Any]
 AddNotification = Callable[[SyncConnection, Changes], None]
 
 _LARGEST_GROUP: Final = 256
 _MOST_CONFLICTS: Final = 50
+_MARK: Final = (
+    "INSERT INTO agl_writers (id, number) VALUES (%s, %s) "
+    "ON CONFLICT (id) DO UPDATE SET number = excluded.number, at = now()"
+)
+_FORGET: Final = "DELETE FROM agl_writers WHERE id = %s OR at < now() - interval '30 days'"
 _PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
 
@@ -62,8 +68,10 @@ class CommitThread:
     that no two transactions wait for each other. Another operation has a transaction of its own.
 
     A transaction that conflicts with another process runs again. One that lost its connection runs
-    again on a new one, for at most `retry_s`; if that happened while it committed, the server is
-    asked whether it did (``pg_xact_status``), so that nothing is written twice.
+    again on a new one, for at most `retry_s`. Every transaction writes its number into the
+    writer's row of ``agl_writers``: if the connection is lost during a commit, that row says
+    whether it took effect, so that nothing is written twice. (The id of a transaction does not: a
+    server that crashed may give it to another one.)
     """
 
     def __init__(
@@ -91,6 +99,9 @@ class CommitThread:
         self._retry_s = retry_s
         self._jobs: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
         self._ahead: QueuedWrite | None = None
+        self._id = new_id("wr")
+        self._number = 0
+        """Number of the last transaction that wrote."""
         self._connection: SyncConnection | None = None
         self._expires_at = math.inf
 
@@ -117,9 +128,16 @@ class CommitThread:
             while group := self._next_group():
                 self._commit(group)
                 self._call_on_loop(self._deliver, group)
+            self._forget()
         finally:
             self._let_go()
             self._call_on_loop(self._ended.set_result, None)
+
+    def _forget(self) -> None:
+        """Delete this writer's mark, and those of writers that ended long ago by a crash."""
+        if self._number and self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.execute(_FORGET, [self._id])
 
     def _next_group(self) -> list[QueuedWrite]:
         """Wait for jobs; return those that share a transaction, none if the writer was stopped."""
@@ -187,28 +205,33 @@ class CommitThread:
 
     def _transaction(self, group: Sequence[QueuedWrite], end: float) -> None:
         connection = self._held()
-        rows = LockedRows(connection)
+        written = False
         try:
-            transaction = self._run(connection, rows, group)
-            try:
-                connection.execute("COMMIT")
-            except psycopg.Error as error:
-                if not (transaction and is_away(error)):
-                    raise
-                self._let_go(broken=True)
-                if not self._committed(transaction, end):
-                    raise
+            written = self._run(connection, group)
         except BaseException as error:
-            if isinstance(error, psycopg.Error) and is_away(error):
-                self._let_go(broken=True)
-            else:
-                self._roll_back(connection)
+            self._undo(connection, error)
             raise
+        try:
+            connection.execute("COMMIT")
+        except psycopg.Error as error:
+            self._undo(connection, error)
+            if not (written and is_away(error) and self._committed(end)):
+                raise
 
-    def _run(
-        self, connection: SyncConnection, rows: LockedRows, group: Sequence[QueuedWrite]
-    ) -> str:
-        """Run the jobs; return the id of the transaction, empty if nothing was written."""
+    def _undo(self, connection: SyncConnection, error: BaseException) -> None:
+        if isinstance(error, psycopg.Error):
+            # Also because the driver believes that the server prepared statements, which it did
+            # not where an earlier statement of the pipeline failed.
+            self._let_go(broken=True)
+            return
+        try:
+            connection.execute("ROLLBACK")
+        except psycopg.Error:
+            self._let_go(broken=True)
+
+    def _run(self, connection: SyncConnection, group: Sequence[QueuedWrite]) -> bool:
+        """Run the jobs in a transaction; return whether they wrote."""
+        rows = LockedRows(connection)
         with connection.pipeline():
             connection.execute("BEGIN")
             rollouts = [one for job in group if job.touched for one in job.touched.rollouts]
@@ -218,13 +241,14 @@ class CommitThread:
             for job in group:
                 self._attempt(rows, job)
             if not rows.writes:
-                return ""
+                return False
             if rows.span_writes == rows.writes:
                 # A later commit that waits for the disk makes these spans durable too.
                 connection.execute("SET LOCAL synchronous_commit = off")
             self._notify(connection, _joined(group))
-            number: SyncCursor = connection.execute("SELECT pg_current_xact_id()::text")
-            return number.fetchall()[0][0]
+            self._number += 1
+            connection.execute(_MARK, [self._id, self._number])
+        return True
 
     def _attempt(self, rows: LockedRows, job: QueuedWrite) -> None:
         """Run one operation.
@@ -247,32 +271,27 @@ class CommitThread:
             return
         job.changes = operations.changes
 
-    def _committed(self, transaction: str, end: float) -> bool:
-        """Return whether a transaction committed whose connection ended meanwhile.
+    def _committed(self, end: float) -> bool:
+        """Return whether the last transaction committed, whose connection ended meanwhile.
 
         Raises:
             StoreError: the server was away for too long to find out.
         """
         while True:
             try:
-                (state,) = (
-                    self._held()
-                    .execute("SELECT pg_xact_status(%s::xid8)", [transaction])
-                    .fetchall()[0]
+                # The lock waits for a server process that still commits.
+                marked = self._held().execute(
+                    "SELECT number FROM agl_writers WHERE id = %s FOR UPDATE", [self._id]
                 )
-            except psycopg.Error as error:
+                return marked.fetchall() == [(self._number,)]
+            except psycopg.Error:
                 self._let_go(broken=True)
-                if not is_away(error):
-                    return False  # the server that took over does not know it
                 if monotonic() > end:
                     raise StoreError(
                         f"The store at {self._pool.server.shown.address} was away for more than "
                         f"{self._retry_s:g} s, and its last write may or may not have been kept: "
                         f"repeat it once the server runs"
                     ) from None
-            else:
-                if state != "in progress":
-                    return state == "committed"
             time.sleep(_PAUSE_S)
 
     def _held(self) -> SyncConnection:
@@ -288,12 +307,6 @@ class CommitThread:
         if self._connection is not None:
             self._pool.give_back(self._connection, broken=broken)
             self._connection = None
-
-    def _roll_back(self, connection: SyncConnection) -> None:
-        try:
-            connection.execute("ROLLBACK")
-        except psycopg.Error:
-            self._let_go(broken=True)
 
     def _deliver(self, group: Sequence[QueuedWrite]) -> None:
         for job in group:

@@ -11,8 +11,8 @@ RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 _HEAD = """# How fast it is, beside what else there is
 
-`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `dashboard`, `gateway`,
-`imitation`, `import`, `integrations`, `store` and `together`. Each runs both sides in turn in one go, at least five times, writes every sample to
+`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `dashboard`, `events`, `gateway`,
+`imitation`, `import`, `integrations`, `store`, `stores` and `together`. Each runs both sides in turn in one go, at least five times, writes every sample to
 `NAME.json` beside this page, and rewrites this page. A ratio is the median of the rounds' ratios. Figures
 depend on the machine and on what else it does; ratios much less. `imitation` and `together` measure what is
 learned, not speed.
@@ -25,6 +25,8 @@ def text() -> str:
     parts = [_HEAD]
     for name, rows in (
         ("store", _store),
+        ("stores", _stores),
+        ("events", _events),
         ("gateway", _gateway),
         ("capture", _capture),
         ("integrations", _integrations),
@@ -84,6 +86,41 @@ def _store(report: dict[str, Any]) -> Iterator[str]:
     yield "From a thousand to a million spans (without tokens), writing one takes"
     yield f"{report['growth']['ingest']:.2f} times as long and reading a rollout"
     yield f"{report['growth']['query']:.2f} times."
+
+
+def _stores(report: dict[str, Any]) -> Iterator[str]:
+    yield "SQLite in a file, and PostgreSQL on a server of the same machine with fsync on, each with one"
+    yield "process as its client and the rollouts of `store`. Processor time is that of client and server."
+    yield ""
+    yield from _table("", "SQLite", "PostgreSQL", "processor time", "PostgreSQL")
+    for name, what in (
+        ("ingest", "rollouts per second: spans written, one rollout after the other"),
+        ("lifecycle", "rollouts per second: 16 workers, from enqueueing to reading back"),
+    ):
+        medians, used = report["medians"][name], report["processor_medians_us"][name]
+        yield _row(
+            what,
+            f"{medians['sqlite']:.0f}",
+            f"{medians['postgres']:.0f}",
+            f"{used['sqlite'] / 1e3:.1f} ms",
+            f"{used['postgres'] / 1e3:.1f} ms",
+        )
+    for name, what in (("ingest", "us per span written"), ("query", "us per rollout read")):
+        for size in report["growth"][name]["sqlite"]:
+            grown = [1e6 * report["growth"][name][side][size] for side in ("sqlite", "postgres")]
+            yield _row(f"{what}, {int(size):,} spans", *(f"{each:.0f}" for each in grown), "", "")
+
+
+def _events(report: dict[str, Any]) -> Iterator[str]:
+    yield "The lifecycle above with the three events of a rollout, which are written to the outbox on disk,"
+    yield "read, and removed when a bus confirms them at once, and without."
+    yield ""
+    yield from _table("", "with events", "without", "ratio")
+    medians, used = report["medians"], report["processor_medians_us"]
+    rates = [f"{medians[side]:.0f}" for side in ("with", "without")]
+    times = [f"{used[side] / 1e3:.2f} ms" for side in ("with", "without")]
+    yield _row("rollouts per second", *rates, f"{report['ratio']:.2f}")
+    yield _row("processor time per rollout", *times, f"{report['processor_ratio']:.2f}")
 
 
 def _gateway(report: dict[str, Any]) -> Iterator[str]:

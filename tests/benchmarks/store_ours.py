@@ -1,4 +1,4 @@
-"""The SQLite store, measured through its public methods."""
+"""A store of ours, measured through its public methods: SQLite in a directory, or a database's address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import spans
 from worker import serve
 
 from agl_core.clocks import new_id
-from agl_core.store._sqlite import SqliteStore
+from agl_core.store import BaseStore, SqliteStore
 from agl_core.types import AttemptStatus, Choice, Claim, ModelCall, Rollout, Span, SpanKind, Task
 
 _FILL_ROLLOUTS = 1000
@@ -66,13 +66,17 @@ def rollout() -> Rollout:
     return Rollout(id=new_id("ro"), task=Task(id="t", input={"question": "q"}), run_id="bench")
 
 
-async def claimed(store: SqliteStore, rollouts: int) -> list[Claim]:
+async def claimed(store: BaseStore, rollouts: int) -> list[Claim]:
     await store.enqueue([rollout() for _ in range(rollouts)])
     return await store.claim("bench", limit=rollouts)
 
 
 @asynccontextmanager
-async def opened(directory: str) -> AsyncGenerator[SqliteStore]:
+async def opened(directory: str) -> AsyncGenerator[BaseStore]:
+    if directory.startswith("postgresql://"):
+        async with _database(directory) as store:
+            yield store
+        return
     path = Path(directory) / f"{new_id('db')}.db"
     store = SqliteStore(path, synchronous="normal")
     await store.open()
@@ -81,6 +85,18 @@ async def opened(directory: str) -> AsyncGenerator[SqliteStore]:
     finally:
         await store.close()
         _delete(path)
+
+
+@asynccontextmanager
+async def _database(url: str) -> AsyncGenerator[BaseStore]:
+    from agl_postgres import PostgresOptions, PostgresStore
+
+    store = PostgresStore(PostgresOptions(url=url))
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def _delete(path: Path) -> None:
@@ -138,7 +154,7 @@ async def growth(
     return found
 
 
-async def _filled(store: SqliteStore, size: int) -> list[str]:
+async def _filled(store: BaseStore, size: int) -> list[str]:
     """Fill a store and return the ids of its rollouts."""
     ids: list[str] = []
     while (missing := size // spans.ROLLOUT_SPANS - len(ids)) > 0:
@@ -148,7 +164,7 @@ async def _filled(store: SqliteStore, size: int) -> list[str]:
     return ids
 
 
-async def _written(store: SqliteStore, rollouts: int = 100) -> float:
+async def _written(store: BaseStore, rollouts: int = 100) -> float:
     writes = [small_spans_of(claim) for claim in await claimed(store, rollouts)]
     begin = time.perf_counter()
     for write in writes:
@@ -156,7 +172,7 @@ async def _written(store: SqliteStore, rollouts: int = 100) -> float:
     return (time.perf_counter() - begin) / (rollouts * spans.ROLLOUT_SPANS)
 
 
-async def _read(store: SqliteStore, ids: list[str], rollouts: int = 100) -> float:
+async def _read(store: BaseStore, ids: list[str], rollouts: int = 100) -> float:
     chosen = random.sample(ids, min(rollouts, len(ids)))
     begin = time.perf_counter()
     for rollout_id in chosen:

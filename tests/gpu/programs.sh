@@ -21,6 +21,7 @@ if [ "$AGL_DEVICE" = cpu ]; then
 else
   file=gpu.toml shape="${AGL_SHAPE:-qwen3-0.6b}"
   settings+=(--set verl.trainer.n_gpus_per_node=1)
+  settings+=(--set verl.actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384)
 fi
 export PYTHONPATH="$PWD:$PWD/trainers:$PWD/integrations:$PWD/plugins:$PWD/examples${PYTHONPATH:+:$PYTHONPATH}"
 directory="$(mktemp -d)"

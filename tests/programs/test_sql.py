@@ -1,18 +1,20 @@
-"""A LangGraph program that writes and rewrites queries, by itself."""
+"""A LangGraph program that writes and rewrites queries, by itself and trained for two steps."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 
 import pytest
 from agl_testing.fake_openai import FakeOpenAI, FakeReply
 
-from tests.programs.running import ROOT, imported
+from tests.programs.running import ROOT, imported, started, train
 
 FOLDER = ROOT / "examples" / "13_sql"
 MODULES = ("program", "database", "run_agent")
 SPACE = FOLDER / "data" / "space.sqlite"
+FEW = ("train.steps=2", "train.tasks_per_step=2", "algorithm.group_size=4")
 COUNT = "SELECT COUNT(*) FROM moon"
 
 
@@ -88,3 +90,28 @@ def test_the_next_rollout_sees_the_same_data(program, monkeypatch):
     program.model.cache_clear()
     state, _ = answer(program, monkeypatch, COUNT, "correct")
     assert state["result"] == "10"
+
+
+def test_two_steps_train_write_and_rewrite_alone(tmp_path):
+    report = train(FOLDER, tmp_path, *FEW)
+    assert set(report["agents"]) == {"write", "rewrite"}
+    changed = {
+        name: policy["sha256_before"] != policy["sha256_after"]
+        for name, policy in report["policies"].items()
+    }
+    assert changed == {"writer": True, "checker": False}
+    assert set(report["rows"]["by_agent"]) <= {"write", "rewrite"}
+    assert [step["rollouts"] for step in report["steps"]] == [8, 8]
+
+
+def test_a_task_without_its_database_is_a_failed_rollout_that_names_the_path(tmp_path):
+    rows = [
+        {"id": f"gone-{n}", "input": {"question": "How many?", "database": "gone.sqlite"}}
+        for n in range(2)
+    ]
+    (tmp_path / "gone.json").write_text(json.dumps(rows), encoding="utf-8")
+    done = started(
+        FOLDER, tmp_path, *FEW, "tasks.val=null", f"tasks.train={tmp_path / 'gone.json'}"
+    )
+    assert done.returncode != 0
+    assert "No database at" in done.stdout + done.stderr

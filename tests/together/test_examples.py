@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NO_FRAMEWORK = {"03_verl_cpu", "09_any_language", "10_images", "11_prompts", "12_werewolf"}
 """Others run them: `tests/trainers/verl`, `tests/e2e`, `test_prompts_example.py`, `tests/programs`."""
-NO_FRAMEWORK |= {"16_retrieval", "17_agentflow", "18_two_learners"}
+NO_FRAMEWORK |= {"13_sql", "14_calculator", "16_retrieval", "17_agentflow", "18_two_learners"}
 
 
 def examples() -> set[str]:

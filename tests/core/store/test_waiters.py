@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 
 import pytest
 
 from agl_core.errors import StoreError
-from agl_core.store._waiting import ClaimQueue, FinalWatches
+from agl_core.store._waiting import ClaimQueue, FinalWatches, SystemClock
 
 
 async def settle():
@@ -86,3 +88,18 @@ async def test_watch_ends_with_its_last_rollout_and_leaves_nothing_behind():
 
 async def test_watch_of_nothing_is_over_at_once():
     await FinalWatches().watch([]).wait(timeout_s=None)
+
+
+@pytest.mark.parametrize("until", [math.inf, 100])
+async def test_a_wait_that_is_cancelled_as_its_event_is_set_ends(until):
+    """On Python 3.11, the watchdog of a store that was closed right after a claim went on."""
+    for turns in range(4):
+        event = asyncio.Event()
+        waiting = asyncio.ensure_future(SystemClock().wait(event, until=time.time() + until))
+        await settle()
+        event.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if waiting.cancel():
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()

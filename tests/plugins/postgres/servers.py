@@ -29,6 +29,7 @@ SETTINGS = {
     "log_min_messages": "warning",
 }
 PATIENCE_S = 60
+STARTS = 20
 
 
 def folders():
@@ -57,7 +58,8 @@ class Server:
     PostgreSQL refuses to run as root: there, it runs as the user nobody.
     """
 
-    def __init__(self, programs):
+    def __init__(self, programs, **settings):
+        self.settings = SETTINGS | settings
         self.user = {}
         self.folder = Path(tempfile.mkdtemp(prefix="agl-postgres-"))
         self.data = self.folder / "data"
@@ -102,18 +104,21 @@ class Server:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 self.port = free.getsockname()[1]
-        settings = {**SETTINGS, "port": self.port, "unix_socket_directories": self.folder}
+        settings = {**self.settings, "port": self.port, "unix_socket_directories": self.folder}
         options = [each for name, value in settings.items() for each in ("-c", f"{name}={value}")]
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [self.programs / "postgres", "-D", self.data, *options],
-                cwd=self.folder, stdout=log, stderr=log, start_new_session=True, **self.user,
-            )  # fmt: skip
-        wait = ["pg_isready", "-q", "-t", "1", "-h", "127.0.0.1", "-p", str(self.port)]
-        while subprocess.run(
-            [self.programs / wait[0], *wait[1:]], check=False, cwd=self.folder
-        ).returncode:
-            assert self.process.poll() is None, (self.folder / "log").read_text()[-2000:]
+        command = [self.programs / "postgres", "-D", self.data, *options]
+        ready = [self.programs / "pg_isready", "-q", "-t", "1", "-h", "127.0.0.1", "-p", self.port]
+        for _ in range(STARTS):
+            with (self.folder / "log").open("ab") as log:
+                self.process = subprocess.Popen(
+                    command, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
+                    **self.user,
+                )  # fmt: skip
+            # What is left of a killed server may still end: the next start works then.
+            while self.process.poll() is None:
+                if not subprocess.run([*map(str, ready)], check=False, cwd=self.folder).returncode:
+                    return
+        raise AssertionError((self.folder / "log").read_text()[-2000:])
 
     def kill(self):
         """Kill the server and all its processes at once, as a power cut does."""
@@ -123,11 +128,10 @@ class Server:
 
     def _end_children(self):
         """Kill what is left: each process of a server has a session of its own."""
-        for entry in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError, ValueError):
-                parts = (entry.parent / "cwd").readlink()
-                if parts == self.data:
-                    os.kill(int(entry.parent.name), signal.SIGKILL)
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (process / "cwd").readlink() == self.data.resolve():
+                    os.kill(int(process.name), signal.SIGKILL)
 
     def stop(self):
         """Stop at once; clients are sent away."""

@@ -26,6 +26,7 @@ from agl_core.errors import ConfigError, EngineError
 pytestmark = pytest.mark.usefixtures("composed_once")
 
 ROOT = "actor_rollout_ref"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 QWEN = {
     "model_type": "qwen2",
     "architectures": ["Qwen2ForCausalLM"],
@@ -220,6 +221,26 @@ def test_a_run_is_rendered_without_a_gpu(run_file):
     for told in ("6.17 GB  weights in float32: 4 P / N (always)", "It fits."):
         assert told in done.output
     assert done.return_value == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        file.parent.name
+        for file in EXAMPLES.glob("*/gpu.toml")
+        if 'name = "verl"' in file.read_text()
+    ),
+)
+def test_an_example_for_gpus_is_what_verl_accepts(name, run_file):
+    """Issue 15: also as `tests/gpu/programs.sh` sets it for one GPU."""
+    overrides = (
+        f"model={Path(run_file).parent / 'model'}",
+        "verl.trainer.n_gpus_per_node=1",
+        "verl.actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384",
+    )
+    for chosen in (overrides[:1], overrides):
+        config = load_config(EXAMPLES / name / "gpu.toml", chosen)
+        assert plan.plan_of(config, device="cuda").verl.actor_rollout_ref.actor.clip_ratio_high
 
 
 def test_a_run_with_phases_is_planned_as_its_first_with_the_reference_of_any(run_file):

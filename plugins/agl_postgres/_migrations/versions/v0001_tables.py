@@ -52,6 +52,13 @@ _STATEMENTS: Final = (
     """,
     "CREATE TABLE agl_resources (version bigint PRIMARY KEY, body bytea NOT NULL)",
     "CREATE TABLE agl_lead (one smallint PRIMARY KEY CHECK (one = 1), body bytea NOT NULL)",
+    """
+    CREATE TABLE agl_writers (
+        id text COLLATE "C" PRIMARY KEY,
+        number bigint NOT NULL,
+        at timestamptz NOT NULL DEFAULT now()
+    ) WITH (fillfactor = 20)
+    """,
     "ALTER TABLE agl_rollouts ALTER body SET STORAGE EXTERNAL",
     "ALTER TABLE agl_attempts ALTER body SET STORAGE EXTERNAL",
     "ALTER TABLE agl_spans ALTER body SET STORAGE EXTERNAL",

@@ -1,0 +1,112 @@
+"""The form of an event, and its encoding within a bounded size."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from agl_core.clocks import new_id, wall
+from agl_core.text import json_bytes, replaced_json
+
+CHANNELS: Final = (
+    "config:resolved",
+    "run:started",
+    "rollout:started",
+    "rollout:finished",
+    "trajectories:built",
+    "batch:built",
+    "update:applied",
+    "resources:published",
+    "step:finished",
+    "evaluation:finished",
+    "run:finished",
+    "run:failed",
+)
+"""The channels of a run, in the order in which their first events usually come."""
+
+_TEXT: Final = 1_000
+"""Characters that are left of a text in an event that is too large."""
+_ITEMS: Final = 100
+"""Entries that are left of a list or table in an event that is too large."""
+_DEPTH: Final = 8
+
+
+class BusEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened in a run."""
+
+    id: str
+    """Unique; an event that is delivered twice has the same id both times."""
+    time: str
+    """ISO 8601 in UTC with microseconds, by the clock of the run's machine."""
+    channel: str
+    """What happened, such as ``rollout:finished``."""
+    service: str
+    """Who reports it: ``events.service`` of the configuration."""
+    data: dict[str, Any] = {}
+    """The facts; the documentation lists those of each channel."""
+    metadata: dict[str, Any] = {}
+    """``run``, ``sequence``, ``version``, and ``cut`` if parts were left out.
+
+    ``sequence`` counts the events of a run directory: it orders them even if the clock was set
+    back, and a gap is an event that was dropped.
+    """
+
+
+def new_event(
+    channel: str, service: str, data: dict[str, Any], metadata: dict[str, Any]
+) -> BusEvent:
+    """Make an event with a new id at the current time."""
+    return BusEvent(
+        id=new_id("event"),
+        time=datetime.fromtimestamp(wall(), UTC).isoformat(timespec="microseconds"),
+        channel=channel,
+        service=service,
+        data=data,
+        metadata=metadata,
+    )
+
+
+def encode(event: BusEvent, most_bytes: int) -> tuple[bytes, bool]:
+    """Return an event as JSON of at most `most_bytes`, and whether parts were cut.
+
+    Of an event that is larger, texts keep their first 1,000 characters and lists and tables their
+    first 100 entries; if that is still too large, `BusEvent.data` is empty. ``metadata.cut`` is the
+    size in bytes before. Lone surrogates become U+FFFD.
+    """
+    body = _json(event)
+    if len(body) <= most_bytes:
+        return body, False
+    metadata = {**event.metadata, "cut": len(body)}
+    data = _short(msgspec.to_builtins(event.data), _DEPTH)
+    short = msgspec.structs.replace(event, data=data, metadata=metadata)
+    body = _json(short)
+    if len(body) > most_bytes:
+        body = _json(msgspec.structs.replace(short, data={}))
+    return body, True
+
+
+def decode(body: bytes) -> BusEvent:
+    """Return the event of a JSON text.
+
+    Raises:
+        msgspec.MsgspecError: it is not an event.
+    """
+    return msgspec.json.decode(body, type=BusEvent)
+
+
+def _json(event: BusEvent) -> bytes:
+    return replaced_json(json_bytes(event))
+
+
+def _short(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return value[:_TEXT]
+    if isinstance(value, dict) and depth:
+        items: list[tuple[Any, Any]] = list(value.items())
+        return {str(key)[:_TEXT]: _short(item, depth - 1) for key, item in items[:_ITEMS]}
+    if isinstance(value, list | tuple) and depth:
+        entries: list[Any] = list(value[:_ITEMS])
+        return [_short(item, depth - 1) for item in entries]
+    return value if isinstance(value, int | float | None) else str(value)[:_TEXT]

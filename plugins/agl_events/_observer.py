@@ -1,0 +1,221 @@
+"""The observer ``events``: makes an event of everything that a run reports to its plugins."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+from agl_core.clocks import new_id
+from agl_core.config import RunConfig, validate
+from agl_core.interfaces import AttemptRecord, Store, TrackedRun
+from agl_core.plugins import PluginManager, Source, hookimpl
+from agl_core.types import (
+    Attempt,
+    Batch,
+    Evaluation,
+    Losses,
+    Report,
+    Resources,
+    Rollout,
+    Span,
+    StepReport,
+    Trajectory,
+    Update,
+)
+from agl_events import _facts as facts
+from agl_events._bus import Bus, make_bus
+from agl_events._event import BusEvent, new_event
+from agl_events._options import EventsOptions
+from agl_events._outbox import OUTBOX
+from agl_events._sender import EventSender, OutboxLimits
+
+_log = logging.getLogger(__name__)
+
+_INTERRUPTED_S: Final = 1.0
+"""Longest wait for the bus in a run that is interrupted, whose process is ended soon."""
+_CONNECT_S: Final = 5.0
+"""Longest wait for the bus at the start, which finds a wrong password before weights are loaded."""
+_VERSION: Final = 1
+"""Of the form of events."""
+
+
+class EventsObserver:
+    """Publishes a run's events; implements `agl_core.interfaces.RunObserver` and observing hooks.
+
+    No method waits for the bus, except `following` at its start and end, for a limited time.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        options: EventsOptions,
+        make: Callable[[], Bus],
+        describe: Callable[[], TrackedRun],
+    ) -> None:
+        """Configure the observer without starting it.
+
+        Args:
+            config: The run's configuration.
+            options: Those of ``[events]``.
+            make: Makes the bus.
+            describe: Returns the description of the run; called when the run has its store's lease.
+        """
+        self.losses = Losses()
+        self._config, self._options = config, options
+        self._make, self._describe = make, describe
+        self._run: TrackedRun | None = None
+        self._sender: EventSender | None = None
+
+    @asynccontextmanager
+    async def following(self) -> AsyncGenerator[None]:
+        """Open outbox and bus; an error that ends the block becomes the event ``run:failed``.
+
+        Raises:
+            ConfigError: the outbox cannot be used, or the bus refuses user, password or name.
+        """
+        run = self._run = self._describe()
+        options = self._options
+        limits = OutboxLimits(
+            events=options.outbox_events,
+            size=int(options.outbox_mb * 2**20),
+            event_size=int(options.event_kb * 2**10),
+            call_s=options.timeout_s,
+        )
+        sender = EventSender(run.directory / OUTBOX, self._make, limits)
+        connect_s = min(options.timeout_s, _CONNECT_S)
+        await asyncio.to_thread(sender.open, connect_s=connect_s)
+        self._sender = sender
+        self._publish(lambda: facts.ConfigResolved.of(self._config, content=options.content))
+        try:
+            yield
+        except BaseException as error:
+            failed = error
+            self._publish(lambda: facts.RunFailed.of(run.name, failed, content=options.content))
+            is_error = isinstance(error, Exception)
+            within_s = options.flush_s if is_error else min(options.flush_s, _INTERRUPTED_S)
+            await self._close(within_s)
+            raise
+        finally:
+            await self._close(0.0)
+
+    def started(self, config: Any) -> None:
+        """Do nothing: the hook of the same time makes the event."""
+
+    def step(self, report: StepReport) -> None:
+        self._publish(lambda: facts.StepFinished.of(report))
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self._publish(lambda: facts.EvaluationFinished.of(evaluation))
+
+    async def finish(self, report: Report) -> None:
+        """Publish the report of a run that had no error, and wait for the bus.
+
+        The hook of the run's end comes when losses can no longer be counted, so this is earlier.
+        """
+        self._publish(lambda: facts.RunFinished.of(report))
+        await self._close(self._options.flush_s)
+
+    def finished(self, report: Report) -> None:
+        """Do nothing: `finish` has published the report."""
+
+    @hookimpl
+    def agl_run_started(self, run_id: str, store: Store) -> None:
+        del run_id, store
+        run = self._run
+        if run is not None:
+            self._publish(lambda: facts.RunStarted.of(run))
+
+    @hookimpl
+    def agl_rollout_started(self, rollout: Rollout, attempt: Attempt) -> None:
+        content = self._options.content
+        self._publish(lambda: facts.RolloutStarted.of(rollout, attempt, content=content))
+
+    @hookimpl
+    def agl_rollout_finished(
+        self, rollout: Rollout, attempt: Attempt, spans: Sequence[Span]
+    ) -> None:
+        content = self._options.content
+        self._publish(lambda: facts.RolloutFinished.of(rollout, attempt, spans, content=content))
+
+    @hookimpl
+    def agl_trajectories_built(
+        self, record: AttemptRecord, trajectories: Sequence[Trajectory]
+    ) -> None:
+        self._publish(lambda: facts.TrajectoriesBuilt.of(record, trajectories))
+
+    @hookimpl
+    def agl_batch_built(self, batch: Batch, step: int) -> None:
+        self._publish(lambda: facts.BatchBuilt.of(batch, step))
+
+    @hookimpl
+    def agl_update_applied(self, update: Update, step: int, losses: Losses) -> None:
+        del losses  # the run takes `self.losses` by itself
+        self._publish(lambda: facts.UpdateApplied.of(update, step))
+        self._count()
+
+    @hookimpl
+    def agl_resources_published(self, resources: Resources) -> None:
+        content = self._options.content
+        self._publish(lambda: facts.ResourcesPublished.of(resources, content=content))
+
+    def _publish(self, make: Callable[[], facts.Facts]) -> None:
+        """Queue an event; a fact that cannot be had is a lost event, not an error of the run."""
+        sender = self._sender
+        if sender is None:
+            return
+        try:
+            fact = make()
+        except Exception:  # noqa: BLE001 - telemetry: never raises into the run
+            sender.count("events_dropped")
+            _log.warning("An event could not be made", exc_info=True)
+            return
+        sender.put(lambda metadata: self._event(fact, metadata))
+
+    def _event(self, fact: facts.Facts, metadata: dict[str, Any]) -> BusEvent:
+        metadata |= {"run": self._config.name, "version": _VERSION}
+        channel = facts.CHANNEL_OF[type(fact)]
+        data = cast("dict[str, Any]", fact)  # the same JSON, and cheaper than a dictionary
+        return new_event(channel, self._options.service, data, metadata)
+
+    async def _close(self, within_s: float) -> None:
+        sender, self._sender = self._sender, None
+        if sender is None:
+            return
+        closing = asyncio.ensure_future(asyncio.to_thread(sender.close, within_s=within_s))
+        waiting = await asyncio.shield(closing)
+        if waiting:
+            sender.count("events_waiting", waiting)
+            _log.warning(
+                "%d events wait in the outbox: the bus did not take them. They are sent when the "
+                "run is resumed, or by `agl events send %s`",
+                waiting,
+                self._run.directory if self._run else "",
+            )
+        self.losses.counts = sender.losses()
+
+    def _count(self) -> None:
+        if self._sender is not None:
+            self.losses.counts = self._sender.losses()
+
+
+def make_observer(
+    config: RunConfig, plugins: PluginManager, describe: Callable[[], TrackedRun]
+) -> EventsObserver:
+    """Make the observer of ``[events]``, without connecting, and have the hooks call it.
+
+    Raises:
+        ConfigError: the address, its scheme or an option is wrong.
+        MissingExtraError: the library of the bus is not installed.
+    """
+    options = validate(EventsOptions, config.events, where="events")
+    url = options.address()
+    bus = make_bus(url, plugins, options.of_bus())  # fails here and not in a thread
+    del bus
+    observer = EventsObserver(
+        config, options, lambda: make_bus(url, plugins, options.of_bus()), describe
+    )
+    plugins.register(observer, Source(name=new_id("events")))
+    return observer

@@ -1,0 +1,203 @@
+"""The outbox: events on disk that a bus has not confirmed yet."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from agl_core.clocks import wall_ns
+from agl_core.errors import ConfigError, StoreError
+from agl_core.files import make_private_directory, touch_private
+from agl_events._bus import Message
+
+_log = logging.getLogger(__name__)
+
+OUTBOX: Final = "events.db"
+"""File in a run's directory."""
+_VERSION: Final = 1
+_APPLICATION: Final = 0x41474C45
+"""``AGLE``: marks the file as an outbox."""
+_BUSY_S: Final = 5.0
+_TABLES: Final = """\
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL, channel TEXT NOT NULL, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with its place in the order."""
+
+    number: int
+    message: Message
+
+
+class EventOutbox:
+    """The events of a run directory that wait for a bus, in one SQLite file.
+
+    Used by one thread, and by one process at a time. A process that is killed loses no event of a
+    finished `add`; if the whole machine stops, the newest may be lost.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, *, most: int, most_bytes: int) -> None:
+        """Read the counts; use `open`."""
+        self._connection = connection
+        self._most, self._most_bytes = most, most_bytes
+        row = connection.execute("SELECT count(*), coalesce(sum(length(body)), 0) FROM events")
+        self.waiting, self._bytes = row.fetchone()
+        last = "SELECT max(coalesce((SELECT max(number) FROM events), 0), coalesce((SELECT value FROM numbers WHERE name = 'last'), 0))"
+        self.last: int = connection.execute(last).fetchone()[0]
+        """The greatest number of an event so far."""
+
+    @classmethod
+    def open(cls, file: Path, *, most: int, most_bytes: int) -> EventOutbox:
+        """Open the file, or create it; a damaged one is renamed and replaced.
+
+        Raises:
+            ConfigError: the file has a later version, is not an outbox, is in use by another
+                process, or cannot be written.
+        """
+        make_private_directory(file.parent)
+        try:
+            touch_private(file)
+            connection = _connect(file)
+        except sqlite3.OperationalError as error:
+            raise ConfigError(
+                f"Outbox {file} cannot be opened: {error}: end the other process that uses it, or "
+                f"make the file writable"
+            ) from error
+        except OSError as error:
+            raise ConfigError(f"Outbox {file} cannot be created: {error}") from error
+        except sqlite3.DatabaseError as error:
+            damaged = file.with_name(f"{file.name}.damaged-{wall_ns()}")
+            file.rename(damaged)
+            for rest in ("-wal", "-shm"):
+                file.with_name(file.name + rest).unlink(missing_ok=True)
+            _log.warning(
+                "Outbox %s is damaged (%s): it was renamed to %s, and its events are not sent",
+                file,
+                error,
+                damaged.name,
+            )
+            touch_private(file)
+            connection = _connect(file)
+        return cls(connection, most=most, most_bytes=most_bytes)
+
+    def add(self, events: Iterable[Stored]) -> int:
+        """Write events durably; return the number of those that exceed the limits.
+
+        Raises:
+            StoreError: the file cannot be written.
+        """
+        rows: list[tuple[int, str, str, bytes]] = []
+        dropped, size = 0, self._bytes
+        for event in events:
+            message = event.message
+            full = self.waiting + len(rows) >= self._most
+            if full or size + len(message.body) > self._most_bytes:
+                dropped += 1
+                continue
+            size += len(message.body)
+            rows.append((event.number, message.id, message.channel, message.body))
+        if rows:
+            with _writing(self._connection) as connection:
+                connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
+                connection.execute(
+                    "INSERT OR REPLACE INTO numbers VALUES ('last', ?)", (rows[-1][0],)
+                )
+            self.waiting += len(rows)
+            self._bytes = size
+            self.last = rows[-1][0]
+        return dropped
+
+    def oldest(self, count: int) -> list[Stored]:
+        """Return the events to send next.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        query = "SELECT number, id, channel, body FROM events ORDER BY number LIMIT ?"
+        try:
+            found = self._connection.execute(query, (count,)).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"The outbox of events cannot be read: {error}") from error
+        return [
+            Stored(number=number, message=Message(id=id_, channel=channel, body=body))
+            for number, id_, channel, body in found
+        ]
+
+    def remove(self, sent: Sequence[Stored]) -> None:
+        """Remove events of `oldest` that a bus has confirmed.
+
+        Raises:
+            StoreError: the file cannot be written; the events will be sent again.
+        """
+        with _writing(self._connection) as connection:
+            last = sent[-1].number  # the oldest ones, in order
+            connection.execute("DELETE FROM events WHERE number <= ?", (last,))
+        self.waiting -= len(sent)
+        self._bytes -= sum(len(event.message.body) for event in sent)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None)
+    try:
+        # One process at a time: two would send every event twice.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        _check(connection, file)
+        with _locked(connection):
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+            for statement in _TABLES.split(";\n")[:-1]:
+                connection.execute(statement)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check(connection: sqlite3.Connection, file: Path) -> None:
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(found)
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if (tables and owner != _APPLICATION) or version > _VERSION:
+        is_what = f"has version {version}" if owner == _APPLICATION else "is another database"
+        raise ConfigError(
+            f"Outbox {file} {is_what}, and this agl-core reads version {_VERSION}: update "
+            f"agl-core, or move the file away; its events are then not sent"
+        )
+
+
+@contextmanager
+def _locked(connection: sqlite3.Connection) -> Generator[sqlite3.Connection]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _writing(connection: sqlite3.Connection) -> Generator[sqlite3.Connection]:
+    try:
+        with _locked(connection) as locked:
+            yield locked
+    except sqlite3.Error as error:
+        raise StoreError(f"The outbox of events cannot be written: {error}") from error
