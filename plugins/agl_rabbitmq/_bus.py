@@ -123,8 +123,9 @@ class RabbitBus:
                 await connection.close()
 
     async def _connect(self) -> None:
-        self._connection = await aio_pika.connect(self._url, timeout=self._options.timeout_s)
-        channel = await self._connection.channel(publisher_confirms=True)
+        connection = await aio_pika.connect(self._url, timeout=self._options.timeout_s)
+        self._connection = connection
+        channel = await connection.channel(publisher_confirms=True)
         self._exchange = await channel.declare_exchange(
             self._name("events"), aio_pika.ExchangeType.TOPIC, durable=True
         )
