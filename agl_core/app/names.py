@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from agl_core.app.parts import check_phases, check_section, engine_name
 from agl_core.config import RunConfig, check_options, validate
-from agl_core.errors import MissingExtraError
+from agl_core.config.validation import unknown_key
+from agl_core.errors import ConfigError, MissingExtraError
 from agl_core.plugins import PluginManager
 
 
@@ -30,8 +31,7 @@ def check_names(config: RunConfig, plugins: PluginManager) -> None:
             check_section(reward, plugins, "rewards", where=where)
     for number, tracker in enumerate(config.trackers):
         check_section(tracker, plugins, "trackers", where=f"trackers.{number}")
-    if config.events and (model := plugins.registry("observers").options_model("events")):
-        validate(model, config.events, where="events")
+    check_sections(config, plugins)
 
 
 def _check_engine(config: RunConfig, plugins: PluginManager) -> None:
@@ -43,3 +43,19 @@ def _check_engine(config: RunConfig, plugins: PluginManager) -> None:
     if config.engine.name is not None or name in engines:
         section = config.engine.model_copy(update={"name": name})
         check_section(section, plugins, "engines", where="engine")
+
+
+def check_sections(config: RunConfig, plugins: PluginManager) -> None:
+    """Check the sections of plugins.
+
+    Raises:
+        ConfigError: no plugin has such a section, or an option is wrong.
+    """
+    observers = plugins.registry("observers")
+    names = [name for name in observers.names() if "." not in name]
+    for name, options in config.sections.items():
+        if name not in names:
+            known = unknown_key((name,), RunConfig, also=names)
+            raise ConfigError(f"Configuration: {known}")
+        if model := observers.options_model(name):
+            validate(model, options, where=name)

@@ -47,7 +47,7 @@ from agl_core.interfaces import (
 from agl_core.plugins import PluginManager, Registration, Registry
 from agl_core.plugins.registry import Kind, unmet_extra
 from agl_core.runner import NamedReward, Scorer
-from agl_core.store import described, store_options, store_section
+from agl_core.store import described, store_of, store_options, store_section
 from agl_core.types import Policy, Task
 
 _log = logging.getLogger(__name__)
@@ -338,8 +338,9 @@ def with_store(config: RunConfig, plugins: PluginManager) -> RunConfig:
     Raises:
         ConfigError: the store is unknown, or an option is wrong.
     """
-    options = store_options(config.store, plugins)
-    return config.model_copy(update={"store": store_section(config.store.name, options)})
+    section = store_of(config, plugins)
+    options = store_options(section, plugins)
+    return config.model_copy(update={"store": store_section(section.name, options)})
 
 
 def with_store_apart(config: RunConfig, plugins: PluginManager) -> RunConfig:
@@ -390,8 +391,9 @@ def make_tracking(
         ConfigError: a name or an option is wrong, or no plugin brings the observer.
         MissingExtraError: a package of a tracker or an event bus is not installed.
     """
-    create, sections = plugins.registry("observers").create, ("trackers", "events")
-    return [create(each, config, plugins, describe) for each in sections if getattr(config, each)]
+    sections = [*(["trackers"] if config.trackers else []), *config.sections]
+    create = plugins.registry("observers").create
+    return [create(each, config, plugins, describe) for each in sections]
 
 
 def gateway_server(store: Store, options: GatewayOptions, plugins: PluginManager) -> GatewayServer:

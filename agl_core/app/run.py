@@ -14,6 +14,7 @@ from agl_core import adapters
 from agl_core._builtin import load_plugins
 from agl_core.app._components import Blueprint, Components, open_components, run_alongside
 from agl_core.app.blocking import run_blocking
+from agl_core.app.names import check_sections
 from agl_core.app.parts import (
     Inputs,
     all_of,
@@ -172,6 +173,7 @@ class App:
             observers=observers,
         )
         check_phases(config, self._plugins)
+        check_sections(config, self._plugins)
         self._runs_agents = runs_agents(config, self._plugins)
         evaluates = self._inputs.val_tasks is not None or config.tasks.val is not None
         if not config.rollout.local:

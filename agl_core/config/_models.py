@@ -367,7 +367,13 @@ class PhaseConfig(_PluginOptions):
 
 
 class RunConfig(_Config):
-    """Everything a run depends on; stored with the run as it was resolved."""
+    """Everything a run depends on; stored with the run as it was resolved.
+
+    Further sections are those of plugins; `agl_core.app.parts.check_sections` checks them.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, dict[str, Any]] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     name: str = "run"
     """Identifies the run; a name whose directory holds checkpoints is accepted only to resume."""
@@ -407,10 +413,13 @@ class RunConfig(_Config):
     eval: EvalConfig = EvalConfig()
     trackers: list[TrackerConfig] = Field(default_factory=list[TrackerConfig])
     """Where the numbers of steps and evaluations go beside the run's own report."""
-    events: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Options of the event bus that gets the run's events, such as ``url``; empty: there is none."""
     plugins: list[str] = Field(default_factory=list[str])
     """Local plugin files to load beside the installed ones."""
+
+    @property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """The sections of plugins by name, such as ``events``. They change no result of the run."""
+        return dict(self.__pydantic_extra__)
 
     @field_validator("name")
     @classmethod

@@ -64,7 +64,10 @@ def describe(
     unknown: dict[Path, str] = {}
     for detail in error.errors(include_url=False):
         path = real_path(detail, data)
-        if detail["type"] == "extra_forbidden":
+        extra = (
+            detail["type"] == "dict_type" and len(path) == 1 and path[0] not in keys_at(model, ())
+        )
+        if extra or detail["type"] == "extra_forbidden":
             unknown[path] = unknown_key(path, model, where=where, also=also)
         else:
             reasons.setdefault(path, []).append(_reason(detail))

@@ -114,10 +114,10 @@ class RegisterSpecs:
     def agl_register_observers(self, register: Register) -> None:
         """Offer observers of trainings: ``factory(config, plugins, describe) -> RunObserver``.
 
-        The name is the section of the configuration that asks for it: ``trackers`` or ``events``.
-        `describe` returns the `TrackedRun`, once the run has its store's lease. A name such as
-        ``events.redis`` is what the observer ``events`` uses for addresses of that scheme:
-        ``factory(address, options) -> agl_events.Bus``.
+        The name is the section of the configuration that asks for it, such as ``trackers``; the
+        registered options describe the section. `describe` returns the `TrackedRun`, once the run
+        has its store's lease. A name with a dot is what the observer before the dot uses, as that
+        observer states.
         """
 
     @hookspec(historic=True)

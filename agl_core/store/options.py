@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from agl_core.config import StoreConfig, check_options
+from agl_core.config import RunConfig, StoreConfig, check_options
 from agl_core.config.validation import keys_at, local_path, scheme_of
 from agl_core.errors import ConfigError, PluginError
 from agl_core.plugins import PluginManager
@@ -24,6 +25,8 @@ from agl_core.store._base import Retention
 
 STORE_FILE: Final = "store.db"
 """Name of the database in a run's directory, unless ``store.path`` gives another."""
+STORE_URL: Final = "AGL_STORE_URL"
+"""Environment variable with the address of the store of runs that configure none."""
 _ADDRESSES: Final = (
     "the store 'sqlite' takes a file on this machine; a store with an address takes it as url, "
     "under the name of that store (agl plugins lists the stores)"
@@ -123,6 +126,28 @@ class MemoryOptions(BaseStoreOptions):
         return self
 
 
+def store_of(config: RunConfig, plugins: PluginManager) -> StoreConfig:
+    """Return a run's section of its store, named by its address if it states only that.
+
+    A configuration without the section has the address in the environment variable
+    ``AGL_STORE_URL``, if it is set.
+    """
+    section, url = config.store, os.environ.get(STORE_URL)
+    if "store" not in config.model_fields_set and url:
+        section = StoreConfig.model_validate({"url": url})
+    address = section.options.get("url")
+    if "name" in section.model_fields_set or not isinstance(address, str):
+        return section
+    able = _takers(address, plugins)
+    return section.model_copy(update={"name": able[0]}) if len(able) == 1 else section
+
+
+def _takers(address: str, plugins: PluginManager) -> list[str]:
+    """Return the stores that take an address."""
+    scheme = scheme_of(address).lower()
+    return [name for name, taken in store_schemes(plugins).items() if scheme in taken]
+
+
 def store_options(config: StoreConfig, plugins: PluginManager) -> BaseModel | None:
     """Return the options of a section, validated by the store's model; None if it has no model.
 
@@ -156,8 +181,7 @@ def _refuse_address(config: StoreConfig, plugins: PluginManager) -> None:
         ConfigError: another store takes the address.
     """
     address = config.options["url"]
-    scheme = scheme_of(address).lower() if isinstance(address, str) else ""
-    able = [name for name, taken in store_schemes(plugins).items() if scheme in taken]
+    able = _takers(address, plugins) if isinstance(address, str) else []
     if able:
         raise ConfigError(
             f"Configuration: store.url = {without_password(address)!r}: the store {config.name!r} has no url; "

@@ -25,8 +25,7 @@ POLICIES = "policies"
 
 
 _MAY_DIFFER: Final[dict[str, Any]] = {
-    **dict.fromkeys(("directory", "store", "gateway", "eval", "plugins"), True),
-    **dict.fromkeys(("trackers", "events"), True),
+    **dict.fromkeys(("directory", "store", "gateway", "eval", "plugins", "trackers"), True),
     "tasks": {"val"},
     "train": {
         "steps",
@@ -38,7 +37,7 @@ _MAY_DIFFER: Final[dict[str, Any]] = {
     },
     "rollout": {"local", "concurrency", "lease_s", "resume"},
 }
-"""Settings that may differ between a run and its resumption."""
+"""Settings that may differ between a run and its resumption, as the sections of plugins may."""
 
 
 def config_digest(config: RunConfig, phase: int) -> str:
@@ -48,7 +47,8 @@ def config_digest(config: RunConfig, phase: int) -> str:
     """
     *ended, begun = [*config.phases[: phase + 1]] or [None]
     phases = [*ended, *([begun.model_copy(update={"steps": None})] if begun else ())]
-    text = config.model_copy(update={"phases": phases}).model_dump_json(exclude=_MAY_DIFFER)
+    may_differ = {**_MAY_DIFFER, **dict.fromkeys(config.sections, True)}
+    text = config.model_copy(update={"phases": phases}).model_dump_json(exclude=may_differ)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

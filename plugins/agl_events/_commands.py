@@ -142,7 +142,8 @@ def send(state: CliState, *, run: Path, url: str | None) -> None:
     resolved, outbox = run / RESOLVED, run / OUTBOX
     if not outbox.is_file():
         raise ConfigError(f"{run} has no outbox {OUTBOX}: name the directory of a run with events")
-    section: dict[str, Any] = load_config(resolved).events if resolved.is_file() else {}
+    sections = load_config(resolved).sections if resolved.is_file() else {}
+    section = sections.get("events", {})
     options = validate(EventsOptions, {**section, **({"url": url} if url else {})}, where="events")
     bus = make_bus(options.address(), state.plugins(), options.of_bus())
     sent, outcomes = asyncio.run(_send(outbox, bus))

@@ -210,7 +210,7 @@ def make_observer(
         ConfigError: the address, its scheme or an option is wrong.
         MissingExtraError: the library of the bus is not installed.
     """
-    options = validate(EventsOptions, config.events, where="events")
+    options = validate(EventsOptions, config.sections["events"], where="events")
     url = options.address()
     bus = make_bus(url, plugins, options.of_bus())  # fails here and not in a thread
     del bus

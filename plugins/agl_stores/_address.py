@@ -18,6 +18,7 @@ from agl_core.store import (
     STORE_FILE,
     Readable,
     described,
+    store_of,
     store_options,
     store_schemes,
     without_password,
@@ -188,11 +189,10 @@ def store_file(target: str, plugins: PluginManager) -> Path:
 def _of_run(
     run: RunConfig, directory: Path, plugins: PluginManager, *, named: bool
 ) -> StoreAddress:
-    _check_offered(run, directory, plugins, ("stores", run.store.name))
-    options = store_options(run.store, plugins)
-    return StoreAddress(
-        config=run.store, options=options, directory=directory, run=run, named=named
-    )
+    section = store_of(run, plugins)
+    _check_offered(run, directory, plugins, ("stores", section.name))
+    options = store_options(section, plugins)
+    return StoreAddress(config=section, options=options, directory=directory, run=run, named=named)
 
 
 def _of_directory(path: Path, plugins: PluginManager) -> StoreAddress:

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
+from agl_core._builtin import load_plugins
+from agl_core.app.names import check_sections
 from agl_core.config import AlgorithmConfig, EngineConfig, RewardConfig, RunConfig
 from agl_core.config.loader import (
     check_options,
@@ -415,7 +417,27 @@ def test_a_table_called_like_the_engine_or_the_algorithm_is_the_engines(chooser:
 
 def test_a_table_called_like_no_chosen_plugin_is_unknown() -> None:
     with pytest.raises(ConfigError, match="unknown key 'heavy'"):
-        resolve({"engine": "light", "heavy": {"depth": 1}})
+        check_sections(resolve({"engine": "light", "heavy": {"depth": 1}}), load_plugins())
+
+
+@pytest.mark.parametrize("value", [3, "text", [1], None])
+def test_a_key_that_is_no_section_is_unknown(value: object) -> None:
+    with pytest.raises(ConfigError, match="unknown key 'sede': did you mean 'seed'"):
+        resolve({"sede": value})
+
+
+def test_a_section_of_a_plugin_is_validated_by_its_options() -> None:
+    plugins = load_plugins()
+    config = resolve({"events": {"url": "redis://host"}}, ["events.history=5"])
+    check_sections(config, plugins)
+    assert config.sections == {"events": {"url": "redis://host", "history": 5}}
+    assert load_again(config) == config
+    with pytest.raises(
+        ConfigError, match=r"unknown key 'events\.urll': did you mean 'events\.url'"
+    ):
+        check_sections(resolve({"events": {"urll": "redis://host"}}), plugins)
+    with pytest.raises(ConfigError, match="unknown key 'evnts': did you mean 'events'"):
+        check_sections(resolve({"evnts": {"url": "redis://host"}}), plugins)
 
 
 def load_again(config: RunConfig) -> RunConfig:

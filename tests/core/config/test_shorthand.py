@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agl_core._builtin import load_plugins
+from agl_core.app.names import check_sections
 from agl_core.config.loader import resolve
 from agl_core.errors import ConfigError
 
@@ -47,4 +49,4 @@ def test_saying_the_same_twice_is_fine():
 
 def test_a_table_of_another_name_is_unknown():
     with pytest.raises(ConfigError, match="unknown key 'other'"):
-        resolve({"engine": "deep", "other": {}})
+        check_sections(resolve({"engine": "deep", "other": {}}), load_plugins())

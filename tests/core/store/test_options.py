@@ -16,14 +16,14 @@ from agl_core.config.loader import load_config, resolve, save_config
 from agl_core.errors import ConfigError
 from agl_core.plugins import PluginManager, hookimpl
 from agl_core.plugins._manager import Source
-from agl_core.store import described, store_options
+from agl_core.store import described, store_of, store_options
 from agl_core.store.options import StoreOptions
 
 
 class ServerOptions(StoreOptions):
     """Of a store that a plugin brings."""
 
-    schemes = ("postgresql",)
+    schemes = ("keeper",)
 
     url: str
     pool: int = 4
@@ -79,8 +79,8 @@ def refused(plugins: PluginManager, **store: Any) -> str:
         ({"name": "http", "url": "http://h:1", "retention": "keep"}, "'store.retention'"),
         ({"url": "http://h:1"}, "the store 'sqlite' has no url; name = 'http' takes this address"),
         ({"url": "http://me:pw@h:1"}, "store.url = 'http://***@h:1'"),
-        ({"name": "memory", "url": "postgresql://h"}, "name = 'server' takes this address"),
-        ({"name": "server", "url": "postgresql://h", "pol": 1}, "did you mean 'store.pool'?"),
+        ({"name": "memory", "url": "keeper://h"}, "name = 'server' takes this address"),
+        ({"name": "server", "url": "keeper://h", "pol": 1}, "did you mean 'store.pool'?"),
         ({"name": "bare", "depth": 1}, "unknown key 'store.depth'"),
         ({"pth": None}, "unknown key 'store.pth': did you mean 'store.path'?"),
         ({"name": "bare", "depth": None}, "unknown key 'store.depth'"),
@@ -96,9 +96,9 @@ def test_options_are_those_of_the_store(
 
 
 def test_options_reach_the_factory_of_a_plugin(plugins: PluginManager, tmp_path: Path) -> None:
-    options = options_of(plugins, name="server", url="postgresql://h", pool="8")
+    options = options_of(plugins, name="server", url="keeper://h", pool="8")
     made = plugins.registry("stores").create("server", options, tmp_path)
-    assert made == (ServerOptions(url="postgresql://h", pool=8), tmp_path)
+    assert made == (ServerOptions(url="keeper://h", pool=8), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["plain", "bare"])
@@ -148,7 +148,7 @@ def test_an_address_means_the_store_that_takes_its_scheme(plugins: PluginManager
     for url, name in (
         ("http://h:1", "http"),
         ("HTTPS://h:1", "http"),
-        ("postgresql://h/runs", "server"),
+        ("keeper://h/runs", "server"),
     ):
         config = store_at(url, plugins)
         assert (config.name, config.options) == (name, {"url": url})
@@ -157,7 +157,7 @@ def test_an_address_means_the_store_that_takes_its_scheme(plugins: PluginManager
 
 
 def test_an_address_that_no_store_takes_names_those_that_are(plugins: PluginManager) -> None:
-    with pytest.raises(ConfigError, match="http://, https://, postgresql://") as refused:
+    with pytest.raises(ConfigError, match="http://, https://, keeper://") as refused:
         locate_store("redis://me:pw@h", plugins)
     assert "pw" not in str(refused.value)
 
@@ -170,7 +170,7 @@ def test_an_address_that_two_stores_take_is_ambiguous(plugins: PluginManager) ->
 
     plugins.register(Second(), Source(name="second"))
     with pytest.raises(ConfigError, match=r"\['other', 'server'\]"):
-        store_at("postgresql://h", plugins)
+        store_at("keeper://h", plugins)
 
 
 def test_a_broken_plugin_hides_no_other_store(plugins: PluginManager) -> None:
@@ -298,10 +298,38 @@ def test_an_address_that_only_a_runs_record_names_is_refused_for_options_of_any_
 
 
 def test_a_password_in_an_address_is_not_printed_with_the_command() -> None:
-    options = ServerOptions(url="postgresql://u:secret@h/d")
+    options = ServerOptions(url="keeper://u:secret@h/d")
     address = StoreAddress(
         config=StoreConfig(name="server"), options=options, directory=Path("run"), named=False
     )
     with pytest.raises(ConfigError) as refused:
-        address.check_named("agl store ls postgresql://u:secret@h/d")
+        address.check_named("agl store ls keeper://u:secret@h/d")
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "sqlite"),
+        ({"store": {"url": "keeper://h"}}, "server"),
+        ({"store": {"url": "keeper://h", "name": "memory"}}, "memory"),
+        ({"store": {"url": "nothing://h"}}, "sqlite"),
+        ({"store": {"path": "x.db"}}, "sqlite"),
+        ({"store": "memory"}, "memory"),
+    ],
+)
+def test_an_address_alone_names_its_store(
+    plugins: PluginManager, given: dict[str, Any], name: str
+) -> None:
+    assert store_of(resolve(given), plugins).name == name
+
+
+def test_the_environment_has_the_store_of_runs_that_configure_none(
+    plugins: PluginManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGL_STORE_URL", "keeper://user:secret@h")
+    section = store_of(resolve({}), plugins)
+    assert (section.name, section.options) == ("server", {"url": "keeper://user:secret@h"})
+    assert store_of(resolve({"store": {"synchronous": "full"}}), plugins).name == "sqlite"
+    monkeypatch.setenv("AGL_STORE_URL", "")
+    assert store_of(resolve({}), plugins).name == "sqlite"

@@ -187,7 +187,7 @@ def test_apo_needs_an_agent_with_a_prompt():
         trainer.train(lambda task: 1, eval_tasks="math")
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs", "postgresql"])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "mysql"])
 def test_a_storage_that_no_plugin_serves_is_an_error(monkeypatch, scheme):
     monkeypatch.setenv("AGL_STORAGE", f"{scheme}://user:secret@bucket/prefix/")
     for use in (agl_compat.LightningStore, agl_compat.Trainer, agl_compat.GRPOTrainer):

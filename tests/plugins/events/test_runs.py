@@ -12,7 +12,6 @@ from agl_testing.plugin_contract import PluginContract
 
 import agl_core as agl
 from agl_core.app import App
-from agl_core.app.names import check_names
 from agl_core.errors import ConfigError, PluginError, TrainingError
 from agl_core.plugins import Source
 from tests.core.app.conftest import Bench
@@ -204,9 +203,8 @@ def test_a_wrong_section_is_an_error_before_anything_starts(
 
 
 def test_names_are_checked_without_a_run(bench: Bench) -> None:
-    app = app_of(bench, url="memory://host", histori=1)
     with pytest.raises(ConfigError, match="histori"):
-        check_names(app._config, app._plugins)
+        app_of(bench, url="memory://host", histori=1)
 
 
 def test_the_address_may_come_from_the_environment(
