@@ -133,14 +133,14 @@ class Server:
                 if (process / "cwd").readlink() == self.data.resolve():
                     os.kill(int(process.name), signal.SIGKILL)
 
-    def stop(self):
+    def stop(self, how=signal.SIGINT):
         """Stop at once; clients are sent away."""
         if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(how)
             self.process.wait(PATIENCE_S)
 
     def remove(self):
-        self.stop()
+        self.stop(signal.SIGQUIT)  # without the checkpoint of all databases that tests have made
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database="postgres", user="postgres"):
