@@ -60,7 +60,7 @@ async def test_a_run_that_is_deleted_while_it_is_shown(visit, tmp_path):
     assert "/run/run/" not in (await client.get("/runs")).text
 
     await made(tmp_path / "run")
-    await changed_until(source, lambda each: not each.problem)
+    await changed_until(source, lambda each: not each.problem and not each.files.history.deleted)
     assert "was deleted" not in (await shown(client, "run"))["system"]
 
 
