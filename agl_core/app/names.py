@@ -52,7 +52,7 @@ def check_sections(config: RunConfig, plugins: PluginManager) -> None:
         ConfigError: no plugin has such a section, or an option is wrong.
     """
     observers = plugins.registry("observers")
-    names = [name for name in observers.names() if "." not in name]
+    names = [n for n in observers.names() if "." not in n and n not in RunConfig.model_fields]
     for name, options in config.sections.items():
         if name not in names:
             known = unknown_key((name,), RunConfig, also=names)

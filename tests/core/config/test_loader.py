@@ -436,8 +436,9 @@ def test_a_section_of_a_plugin_is_validated_by_its_options() -> None:
         ConfigError, match=r"unknown key 'events\.urll': did you mean 'events\.url'"
     ):
         check_sections(resolve({"events": {"urll": "redis://host"}}), plugins)
-    with pytest.raises(ConfigError, match="unknown key 'evnts': did you mean 'events'"):
+    with pytest.raises(ConfigError, match="unknown key 'evnts': did you mean 'events'") as unknown:
         check_sections(resolve({"evnts": {"url": "redis://host"}}), plugins)
+    assert str(unknown.value).count("trackers") == 1
 
 
 def load_again(config: RunConfig) -> RunConfig:

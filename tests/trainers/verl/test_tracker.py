@@ -107,7 +107,7 @@ def tracked(run: TrackedRun, *backends: str) -> None:
 
 def test_a_run_file_names_it_with_verls_backends() -> None:
     config = resolve({"trackers": [{"name": "verl", "backends": ["console", "file"]}]})
-    tracking = make_tracking(config, load_plugins(), lambda: pytest.fail("it was started"))
+    (tracking,) = make_tracking(config, load_plugins(), lambda: pytest.fail("it was started"))
     assert isinstance(tracking._threads[0].tracker, VerlTracker)
 
 
