@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agl_core.app.facade import evaluate as evaluate
     from agl_core.app.facade import run_blocking as run_blocking
     from agl_core.app.facade import train as train
+    from agl_core.app.names import check_sections as check_sections
     from agl_core.app.parts import Inputs as Inputs
     from agl_core.app.parts import check_apart as check_apart
     from agl_core.app.parts import displayed as displayed

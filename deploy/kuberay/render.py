@@ -20,6 +20,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from agl_core.app import check_sections, load_plugins
 from agl_core.config import RunConfig
 from agl_core.config.loader import load_config
 from agl_core.errors import AglError, ConfigError
@@ -52,6 +53,7 @@ def render(given: argparse.Namespace) -> str:
         ConfigError: the run's file is wrong or means another place, or the folder is too large.
     """
     config = load_config(given.folder / _RUN)
+    check_sections(config, load_plugins())
     _check(config)
     cpus = max(given.cpus or 0, _CPUS_PER_GPU * given.gpus)
     values = {**vars(given), "name": config.name, "cpus": cpus}

@@ -7,7 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
-from agl_core.app import Report, train
+from agl_core.app import Report, check_sections, load_plugins, train
 from agl_core.config import RunConfig, read_anchored, resolve, with_sections
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Observer, RewardFunction
@@ -46,6 +46,7 @@ class VerlTrainer:
         self._data = _with_verl(_plain(config))
         self._observers = observers
         self.config = resolve(self._data)
+        check_sections(self.config, load_plugins(self.config.plugins))
 
     def train(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from agl_core.app import engine_name, load_plugins, make_algorithm, with_weights
+from agl_core.app import check_sections, engine_name, load_plugins, make_algorithm, with_weights
 from agl_core.config import algorithm_phases, check_options, load_config, resolve_policies
 from agl_core.errors import ConfigError
 from agl_core.types import Finding
@@ -50,6 +50,7 @@ def plan_of(config: RunConfig, *, device: str) -> Plan:
     from agl_verl._cluster import use_platform  # noqa: PLC0415
 
     plugins = load_plugins()
+    check_sections(config, plugins)
     phases = [*algorithm_phases(config).values()]
     if engine_name(config, plugins) != _ENGINE or not phases:
         raise ConfigError(f"The run does not train with verl: set engine.name = {_ENGINE!r}")
