@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from agl_core.app.parts import make_scorer as make_scorer
     from agl_core.app.parts import make_store as make_store
     from agl_core.app.parts import remote_gateway as remote_gateway
+    from agl_core.app.parts import with_store as with_store
     from agl_core.app.parts import with_weights as with_weights
     from agl_core.app.run import App as App
     from agl_core.app.run import Report as Report

@@ -369,7 +369,7 @@ class PhaseConfig(_PluginOptions):
 class RunConfig(_Config):
     """Everything a run depends on; stored with the run as it was resolved.
 
-    Further sections are those of plugins; `agl_core.app.parts.check_sections` checks them.
+    Further sections are those of plugins; `agl_core.app.check_sections` checks them.
     """
 
     model_config = ConfigDict(extra="allow")

@@ -14,6 +14,7 @@ from agl_core.app import (
     make_scorer,
     make_store,
     remote_gateway,
+    with_store,
 )
 from agl_core.config import RunConfig
 from agl_core.plugins import PluginManager
@@ -56,6 +57,7 @@ async def _serve(
     report: ReportProgress,
     max_abandoned: int | None,
 ) -> None:
+    config = with_store(config, plugins)
     gateway_url = check_apart(config, plugins)
     agent = make_agent(config, None)
     scorer = make_scorer(config, plugins, None)
