@@ -41,6 +41,7 @@ Kind = Literal[
     "routes",
     "dialects",
     "rewriters",
+    "admissions",
     "gateways",
     "displays",
     "exporters",
