@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
@@ -55,8 +54,6 @@ _log = logging.getLogger(__name__)
 
 Agent = Callable[[Task], Any]
 
-_OBJECTS: Final = "<object>"
-"""Name of what reads the rows of objects."""
 _ENGINE: Final = "torch"
 """Default engine, if neither the configuration nor the algorithm names one."""
 
@@ -178,8 +175,7 @@ def make_tasks(
 ) -> list[Task]:
     """Return the given tasks, or those that the configuration names.
 
-    A text without dot and colon names a set of tasks that a plugin registers; plugins also read
-    files and other objects than rows.
+    A text without dot and colon names a set of tasks that a plugin registers.
 
     Raises:
         ConfigError: there are no tasks, or they cannot be loaded.
@@ -189,27 +185,10 @@ def make_tasks(
         raise ConfigError(
             f"There are no {kind} tasks: set tasks.{kind} in the configuration, or pass them"
         )
-    label = f"Data set {str(source)!r}" if isinstance(source, (str, Path)) else "Data set"
+    readers = plugins.registry("tasks")
     if isinstance(source, str) and not {".", ":"} & {*source}:
-        source = plugins.registry("tasks").create(source, kind)
-    columns = config.columns.model_dump(exclude_none=True)
-    return load_tasks(_rows(source, plugins.registry("tasks"), label), label, columns=columns)
-
-
-def _rows(source: Any, readers: Registry, label: str) -> Iterable[Any]:
-    """Return the rows of an address, a file, a reference, an object or a callable."""
-    if isinstance(source, (str, Path)):
-        text = str(source)
-        scheme, is_address, _ = text.partition("://")
-        if is_address:
-            read = partial(_rows, readers=readers, label=label)
-            return readers.create(f"{scheme.lower()}:", text, label, read)
-        ending = Path(text).suffix.lower()
-        if ending in readers:
-            return readers.create(ending, Path(text).expanduser(), label)
-        source = load_object(text)
-    rows: Any = source() if callable(source) else source
-    return readers.create(_OBJECTS, rows, label) if _OBJECTS in readers else rows
+        source = readers.create(source, kind)
+    return load_tasks(source, readers, columns=config.columns.model_dump(exclude_none=True))
 
 
 def with_weights(policies: Sequence[Policy], plugins: PluginManager) -> list[Policy]:
