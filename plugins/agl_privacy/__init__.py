@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agl_core.faces import late
 
 if TYPE_CHECKING:
-    from agl_privacy._find import Found as Found
+    from agl_privacy._find import PersonalData as PersonalData
     from agl_privacy._logs import mask_logs as mask_logs
     from agl_privacy._masker import Masker as Masker
     from agl_privacy._options import MaskOptions as MaskOptions

@@ -19,7 +19,7 @@ Finder = Callable[[str], Iterable[tuple[int, int]]]
 """Returns the ranges of a text that hold personal data, each as start and end."""
 
 
-class Found(NamedTuple):
+class PersonalData(NamedTuple):
     """A range of a text that holds personal data."""
 
     start: int
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 _MOST: Final = 1_000
 """Candidates of a text that are asked one by one; with more, all count as phone numbers."""
 _AFTER: Final = 8
-"""Characters after a candidate that tell a number from a time of day."""
+"""Characters after a candidate by which a number differs from a time of day."""
 _LOCAL: Final = r"[\w.+\-]"
 _AT: Final = re.compile(rf"(?<!{_LOCAL}){_LOCAL}++(?:@|%40)(?=([\w.\-]{{1,255}}+))")
 _DOMAIN: Final = re.compile(r"(?:[\w\-]+\.)+(?:xn--[\w\-]+|[^\W\d_]{2,63})")

@@ -11,7 +11,7 @@ import msgspec
 
 from agl_core.config import load_object, read_text
 from agl_core.errors import ConfigError
-from agl_privacy._find import Finder, Found, emails, named, network_addresses, phones
+from agl_privacy._find import Finder, PersonalData, emails, named, network_addresses, phones
 from agl_privacy._masks import MASKS, everything, name
 from agl_privacy._options import MaskOptions
 
@@ -34,19 +34,19 @@ class Masker:
         self.options = options or MaskOptions()
         self._finders = [*_finders(self.options)]
 
-    def find(self, text: str) -> list[Found]:
+    def find(self, text: str) -> list[PersonalData]:
         """Return what a text holds, in order; ranges that overlap are one.
 
         Raises:
             ConfigError: a recogniser of the user raised, or returned no ranges.
         """
         found = [
-            Found(start, end, kind)
+            PersonalData(start, end, kind)
             for kind, finder in self._finders
             for start, end in finder(text)
             if start < end
         ]
-        merged: list[Found] = []
+        merged: list[PersonalData] = []
         for each in sorted(found):
             last = merged[-1] if merged else None
             if last is None or each.start >= last.end:
@@ -54,7 +54,7 @@ class Masker:
             else:
                 kind = last.kind if last.kind == each.kind else ""
                 inside = each.end <= last.end and (last.start, last.end) != (each.start, each.end)
-                merged[-1] = Found(
+                merged[-1] = PersonalData(
                     last.start, max(last.end, each.end), last.kind if inside else kind
                 )
         return merged
@@ -135,7 +135,7 @@ def texts(value: Any) -> Iterable[str]:
             left.append(msgspec.structs.asdict(each))
 
 
-def _replaced(text: str, found: Sequence[Found]) -> str:
+def _replaced(text: str, found: Sequence[PersonalData]) -> str:
     parts: list[str] = []
     at = 0
     for start, end, kind in found:
