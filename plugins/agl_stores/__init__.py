@@ -1,4 +1,4 @@
-"""Runs and their stores: find a run, its best checkpoint, or a store, and iterate over its records.
+"""Runs and their stores: find a run, its best checkpoint or a store, read and copy its records.
 
 A library for plugins and trainers that read what a run has written; it registers no hooks.
 """
@@ -8,22 +8,27 @@ from agl_stores._address import (
     has_scheme,
     locate_store,
     make_store_at,
+    new_store,
     of_file,
     open_for_reading,
     store_at,
     store_file,
 )
+from agl_stores._copy import CopiedKind, copy_store
 from agl_stores._paging import attempt_records, rollout_pages
 from agl_stores._runs import best_checkpoint, is_checkpoint, run_directory
 
 __all__ = [
+    "CopiedKind",
     "StoreAddress",
     "attempt_records",
     "best_checkpoint",
+    "copy_store",
     "has_scheme",
     "is_checkpoint",
     "locate_store",
     "make_store_at",
+    "new_store",
     "of_file",
     "open_for_reading",
     "rollout_pages",
