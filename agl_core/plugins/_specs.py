@@ -48,6 +48,19 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_layers(self, register: Register) -> None:
+        """Offer layers of stores: ``factory(options, store: StoreLifecycle) -> StoreLifecycle``.
+
+        A layer changes records before they are stored and after they are read, in every process
+        that opens a store; `agl_stores.StoreLayer` passes the rest on. The name is the section of
+        the configuration that asks for it, and the registered options describe the section. Where
+        there is no configuration, such as for ``agl store ls``, and in runs without the section,
+        only layers are used whose options have ``always = True``; those options have their
+        defaults. The layer whose options have the lowest ``order`` (0 by default) is next to the
+        records; of an equal one, the first by name.
+        """
+
+    @hookspec(historic=True)
     def agl_register_adapters(self, register: Register) -> None:
         """Offer adapters: ``factory(agents, *, policies, channel_weights) -> Adapter``."""
 

@@ -5,6 +5,7 @@ A library for plugins and trainers that read what a run has written; it register
 
 from agl_stores._address import (
     StoreAddress,
+    bare_store_at,
     has_scheme,
     locate_store,
     make_store_at,
@@ -15,13 +16,17 @@ from agl_stores._address import (
     store_file,
 )
 from agl_stores._copy import CopiedKind, copy_store
+from agl_stores._layer import LayerOptions, StoreLayer
 from agl_stores._paging import attempt_records, rollout_pages
 from agl_stores._runs import best_checkpoint, is_checkpoint, run_directory
 
 __all__ = [
     "CopiedKind",
+    "LayerOptions",
     "StoreAddress",
+    "StoreLayer",
     "attempt_records",
+    "bare_store_at",
     "best_checkpoint",
     "copy_store",
     "has_scheme",

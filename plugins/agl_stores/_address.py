@@ -18,11 +18,13 @@ from agl_core.store import (
     STORE_FILE,
     Readable,
     described,
+    layered,
     store_of,
     store_options,
     store_schemes,
     without_password,
 )
+from agl_stores._layer import StoreLayer
 
 _CONFIGURATIONS: Final = (".toml", ".yaml", ".yml", ".json")
 
@@ -241,7 +243,21 @@ def _check_kept(address: StoreAddress, *, new: bool) -> None:
 
 
 def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecycle:
-    """Make the store at an address without opening it.
+    """Make the store at an address in its layers, without opening it.
+
+    Layers have the options of a configuration that the user gave. Those in a run's directory are
+    not used, because an option may name code or files.
+
+    Raises:
+        ConfigError: the server's address comes only from a run's directory, or a layer cannot be
+            used.
+    """
+    sections = address.run.sections if address.run is not None and address.named else {}
+    return layered(bare_store_at(address, plugins), sections, plugins)
+
+
+def bare_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecycle:
+    """Make the store at an address without its layers: it gives and takes records as stored.
 
     Raises:
         ConfigError: the server's address comes only from a run's directory.
@@ -253,15 +269,23 @@ def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecyc
 
 @asynccontextmanager
 async def open_for_reading(
-    address: StoreAddress, plugins: PluginManager
+    address: StoreAddress, plugins: PluginManager, *, for_people: bool = False
 ) -> AsyncGenerator[StoreLifecycle, None]:
     """Open a store for reading, whether or not its run has ended.
 
     A store that is not `Readable` is opened for reading and writing.
+
+    Args:
+        address: The store.
+        plugins: The loaded plugins.
+        for_people: The records are only shown: a text stands for what a layer cannot read, which
+            is otherwise an error. See `agl_stores.StoreLayer.shown`.
     """
     store = make_store_at(address, plugins)
     if isinstance(store, Readable):
         store = store.reader()
+    if for_people and isinstance(store, StoreLayer):
+        store = store.shown()
     await store.open()
     try:
         yield store

@@ -10,17 +10,16 @@ import click
 from agl_stores import (
     CopiedKind,
     StoreAddress,
+    bare_store_at,
     copy_store,
     locate_store,
-    make_store_at,
     new_store,
-    open_for_reading,
 )
 
 from agl_core.cli.group import CliState, debug_option, json_option, plugin_option
 from agl_core.cli.output import STDOUT, console
 from agl_core.errors import ConfigError, StoreError
-from agl_core.store import BaseStore
+from agl_core.store import BaseStore, Readable
 from agl_records.commands._output import write_records
 
 _DIGITS = 12
@@ -59,18 +58,24 @@ def command(
         raise ConfigError(f"FROM and TO are the same store, {target!r}: name two")
 
     async def work() -> list[CopiedKind]:
-        store = make_store_at(place, plugins)
+        # Without layers: what is encrypted is copied so.
+        reader, store = bare_store_at(origin, plugins), bare_store_at(place, plugins)
+        if isinstance(reader, Readable):
+            reader = reader.reader()
         if not isinstance(store, BaseStore):
             raise ConfigError(
                 f"Store {place.config.name!r} takes no copies: give the address or the file of the "
                 f"store that the server keeps"
             )
-        async with open_for_reading(origin, plugins) as reader:
+        await reader.open()
+        try:
             await store.open()
             try:
                 return await copy_store(reader, store, run_id=run_id, live=live)
             finally:
                 await store.close()
+        finally:
+            await reader.close()
 
     copied = asyncio.run(work())
     if json_file is not None:
