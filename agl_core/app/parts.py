@@ -185,12 +185,10 @@ def make_tasks(
         raise ConfigError(
             f"There are no {kind} tasks: set tasks.{kind} in the configuration, or pass them"
         )
+    readers = plugins.registry("tasks")
     if isinstance(source, str) and not {".", ":"} & {*source}:
-        source = plugins.registry("tasks").create(source, kind)
-    columns = config.columns
-    named = {"id": columns.id, "input": columns.input, "expected": columns.expected}
-    given_names = {field: name for field, name in named.items() if name is not None}
-    return load_tasks(source, columns=given_names)
+        source = readers.create(source, kind)
+    return load_tasks(source, readers, columns=config.columns.model_dump(exclude_none=True))
 
 
 def with_weights(policies: Sequence[Policy], plugins: PluginManager) -> list[Policy]:

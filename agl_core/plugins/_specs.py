@@ -105,6 +105,12 @@ class RegisterSpecs:
 
         It returns the rows of the split ``train`` or ``val``, as `agl_core.train` takes them; no
         row is in both. The name contains no dot and no colon.
+
+        Other names offer readers, which give an iterable of rows. The name ``.csv`` reads files
+        with this ending: ``factory(path: Path, label: str)``; `label` begins messages. The name
+        ``s3:`` reads addresses of this scheme: ``factory(address: str, label: str, read)``, where
+        ``read(path)`` gives the rows of a local file with the same ending. The name ``<object>``
+        reads what `agl_core.train` is given: ``factory(rows: Any, label: str)``.
         """
 
     @hookspec(historic=True)
