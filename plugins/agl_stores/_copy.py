@@ -14,10 +14,10 @@ from agl_core.interfaces import Store, StoreLifecycle
 from agl_core.store import BaseStore, Lead, Records
 from agl_core.types import Resources, Rollout, RolloutQuery
 from agl_stores._paging import rollout_pages
-from agl_stores._records import KINDS, RolloutRecords, Tally, ended, insert, read_rollouts
+from agl_stores._records import KINDS, Digests, RolloutRecords, ended, insert, read_rollouts
 
 _LEADER: Final = "agl store copy"
-"""Instance that leads the destination meanwhile: always the same, so that a repetition may go on."""
+"""Instance that leads the destination meanwhile: always the same, so that a repetition may continue."""
 _LEASE_S: Final = 60.0
 _PAGE: Final = 20
 """Rollouts that are read and written together."""
@@ -93,8 +93,8 @@ class _Copy:
         self._target = target
         self._run_id = run_id
         self._finishes = isinstance(source, BaseStore)
-        self._read = Tally()
-        self._before = Tally()
+        self._read = Digests()
+        self._before = Digests()
 
     async def plan(self) -> _Plan:
         """Compare what both stores have; add what the destination has to the counts.
@@ -129,7 +129,7 @@ class _Copy:
         return plan
 
     async def _queued(self) -> list[str]:
-        """Return the queued rollouts in the order of their insertion, if the store tells it."""
+        """Return the queued rollouts in the order of their insertion, if the store states it."""
         if not isinstance(self._source, BaseStore):
             return []
         return await self._source.read(
@@ -143,14 +143,14 @@ class _Copy:
             return []
         for records in await self._rollouts(list(stored)):
             rollout_id = records.rollout.id
-            one, other = Tally(), Tally()
+            one, other = Digests(), Digests()
             one.add_rollout(records, finishes=self._finishes)
             other.add_rollout(stored[rollout_id], finishes=self._finishes)
             differing = [kind for kind in KINDS if not one.same(other, kind)]
             if differing:
                 raise StoreError(
                     f"Rollout {rollout_id!r} is in the destination with other content "
-                    f"({', '.join(differing)}): one of the stores went on with it. Copy into a "
+                    f"({', '.join(differing)}): one of the stores continued it. Copy into a "
                     f"new store. Nothing was copied"
                 )
             self._read.add_rollout(records, finishes=self._finishes)
@@ -207,7 +207,7 @@ class _Copy:
 
     async def compare(self, plan: _Plan) -> list[CopiedKind]:
         """Read everything that was copied from the destination, and compare it with the source."""
-        written = Tally()
+        written = Digests()
         for version in sorted(plan.versions):
             resources = await self._stored(version)
             if resources is not None:
@@ -230,10 +230,10 @@ class _Copy:
 
 
 def _same_resources(one: Resources, other: Resources) -> bool:
-    tallies = Tally(), Tally()
-    for tally, resources in zip(tallies, (one, other), strict=True):
-        tally.add_resources(resources)
-    return tallies[0].same(tallies[1], "resources")
+    digests = Digests(), Digests()
+    for each, resources in zip(digests, (one, other), strict=True):
+        each.add_resources(resources)
+    return digests[0].same(digests[1], "resources")
 
 
 def _add(records: Records, resources: Resources) -> None:

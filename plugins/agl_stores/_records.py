@@ -49,7 +49,7 @@ class RolloutRecords:
     """Ids and blobs of spans by attempt."""
 
 
-class Tally:
+class Digests:
     """Number and digest of records by kind, whatever their order.
 
     The digest of a kind is the sum of the SHA-256 digests of its records.
@@ -62,7 +62,7 @@ class Tally:
     def digest(self, kind: str) -> str:
         return f"{self._sums.get(kind, 0):064x}"
 
-    def same(self, other: Tally, kind: str) -> bool:
+    def same(self, other: Digests, kind: str) -> bool:
         return (self.counts[kind], self.digest(kind)) == (other.counts[kind], other.digest(kind))
 
     def add_resources(self, resources: Resources) -> None:
