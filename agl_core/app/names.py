@@ -51,12 +51,12 @@ def check_sections(config: RunConfig, plugins: PluginManager) -> None:
     Raises:
         ConfigError: no plugin has such a section, or an option is wrong.
     """
-    kinds = [plugins.registry("observers"), plugins.registry("admissions")]
-    found = {name: kind for kind in kinds for name in kind.names() if "." not in name}
-    names = [name for name in found if name not in RunConfig.model_fields]
+    kinds = [plugins.registry(kind) for kind in ("observers", "layers", "admissions")]
+    owners = {name: kind for kind in kinds for name in kind.names() if "." not in name}
+    names = [name for name in owners if name not in RunConfig.model_fields]
     for name, options in config.sections.items():
         if name not in names:
             known = unknown_key((name,), RunConfig, also=names)
             raise ConfigError(f"Configuration: {known}")
-        if model := found[name].options_model(name):
+        if model := owners[name].options_model(name):
             validate(model, options, where=name)

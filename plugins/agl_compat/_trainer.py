@@ -12,6 +12,7 @@ from agl_compat._log import TrainingLog
 from agl_compat._names import renamed
 from agl_compat._resources import LLM, PromptTemplate
 from agl_compat._selection import agents_of
+from agl_compat._services import bus_settings
 from agl_compat._storage import LightningStore, storage_settings
 from agl_core.app import Report
 from agl_core.errors import ConfigError
@@ -73,6 +74,7 @@ class Trainer:
         self._settings: Settings = {
             **ADAPTER,
             **(storage_settings() if store is None else store.settings()),
+            **bus_settings(),
         }
         if (workers := n_runners or n_workers) is not None:
             self._settings["rollout.concurrency"] = workers
