@@ -372,9 +372,18 @@ def verl_memory() -> str:
 
 def events() -> str:
     """Return the options of ``[events]``."""
-    model = own_plugins().registry("observers").options_model("events")
+    return _section("events")
+
+
+def privacy() -> str:
+    """Return the options of ``[privacy]``."""
+    return _section("privacy")
+
+
+def _section(name: str) -> str:
+    model = own_plugins().registry("observers").options_model(name)
     assert model is not None
-    return "\n\n".join(_sections(model, "events", titled=False))
+    return "\n\n".join(_sections(model, name, titled=False))
 
 
 def event_data() -> str:
@@ -416,6 +425,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": error_tree,
     "event_data": event_data,
     "events": events,
+    "privacy": privacy,
     "extras": extras,
     "hooks": hooks,
     "optimizers": optimizers,

@@ -51,11 +51,12 @@ def check_sections(config: RunConfig, plugins: PluginManager) -> None:
     Raises:
         ConfigError: no plugin has such a section, or an option is wrong.
     """
-    observers = plugins.registry("observers")
-    names = [n for n in observers.names() if "." not in n and n not in RunConfig.model_fields]
+    kinds = plugins.registry("observers"), plugins.registry("layers")
+    owners = {name: kind for kind in kinds for name in kind.names() if "." not in name}
+    names = [name for name in owners if name not in RunConfig.model_fields]
     for name, options in config.sections.items():
         if name not in names:
             known = unknown_key((name,), RunConfig, also=names)
             raise ConfigError(f"Configuration: {known}")
-        if model := observers.options_model(name):
+        if model := owners[name].options_model(name):
             validate(model, options, where=name)

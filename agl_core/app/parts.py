@@ -47,7 +47,7 @@ from agl_core.interfaces import (
 from agl_core.plugins import PluginManager, Registration, Registry
 from agl_core.plugins.registry import Kind, unmet_extra
 from agl_core.runner import NamedReward, Scorer
-from agl_core.store import described, store_of, store_options, store_section
+from agl_core.store import described, layered, store_of, store_options, store_section
 from agl_core.types import Policy, Task
 
 _log = logging.getLogger(__name__)
@@ -185,12 +185,10 @@ def make_tasks(
         raise ConfigError(
             f"There are no {kind} tasks: set tasks.{kind} in the configuration, or pass them"
         )
+    readers = plugins.registry("tasks")
     if isinstance(source, str) and not {".", ":"} & {*source}:
-        source = plugins.registry("tasks").create(source, kind)
-    columns = config.columns
-    named = {"id": columns.id, "input": columns.input, "expected": columns.expected}
-    given_names = {field: name for field, name in named.items() if name is not None}
-    return load_tasks(source, columns=given_names)
+        source = readers.create(source, kind)
+    return load_tasks(source, readers, columns=config.columns.model_dump(exclude_none=True))
 
 
 def with_weights(policies: Sequence[Policy], plugins: PluginManager) -> list[Policy]:
@@ -327,9 +325,10 @@ def _loss_factory(
 
 
 def make_store(config: RunConfig, plugins: PluginManager, directory: Path) -> StoreLifecycle:
-    """Make the configured store, without opening it."""
+    """Make the configured store in its layers, without opening it."""
     options = store_options(config.store, plugins)
-    return plugins.registry("stores").create(config.store.name, options, directory)
+    store = plugins.registry("stores").create(config.store.name, options, directory)
+    return layered(store, config.sections, plugins)
 
 
 def with_store(config: RunConfig, plugins: PluginManager) -> RunConfig:
@@ -391,9 +390,10 @@ def make_tracking(
         ConfigError: a name or an option is wrong, or no plugin brings the observer.
         MissingExtraError: a package of a tracker or an event bus is not installed.
     """
-    sections = [*(["trackers"] if config.trackers else []), *config.sections]
-    create = plugins.registry("observers").create
-    return [create(each, config, plugins, describe) for each in sections]
+    observers = plugins.registry("observers")
+    asked = [*(["trackers"] if config.trackers else []), *config.sections]  # some are of layers
+    sections = [each for each in asked if each in observers]
+    return [observers.create(each, config, plugins, describe) for each in sections]
 
 
 def gateway_server(store: Store, options: GatewayOptions, plugins: PluginManager) -> GatewayServer:

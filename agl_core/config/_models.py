@@ -68,8 +68,8 @@ class TasksConfig(_Config):
     """Where the tasks come from, and the names of their columns."""
 
     train: str | None = None
-    """``module:attribute``, ``file.py:attribute``, a ``.jsonl``, ``.json``, ``.csv`` or
-    ``.parquet`` file, or the name of a registered set of tasks, such as ``math``."""
+    """``module:attribute``, ``file.py:attribute``, a file of rows such as ``tasks.jsonl``, or the
+    name of a registered set of tasks, such as ``math``."""
     val: str | None = None
     """Held-out tasks, named the same way: scored before, during and after training."""
     columns: ColumnsConfig = ColumnsConfig()

@@ -48,6 +48,19 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_layers(self, register: Register) -> None:
+        """Offer layers of stores: ``factory(options, store: StoreLifecycle) -> StoreLifecycle``.
+
+        A layer changes records before they are stored and after they are read, in every process
+        that opens a store; `agl_stores.StoreLayer` passes the rest on. The name is the section of
+        the configuration that asks for it, and the registered options describe the section. Where
+        there is no configuration, such as for ``agl store ls``, and in runs without the section,
+        only layers are used whose options have ``always = True``; they get None. The layer whose
+        options have the lowest ``order`` (0 by default) is next to the records; of an equal one,
+        the first by name.
+        """
+
+    @hookspec(historic=True)
     def agl_register_adapters(self, register: Register) -> None:
         """Offer adapters: ``factory(agents, *, policies, channel_weights) -> Adapter``."""
 
@@ -92,6 +105,12 @@ class RegisterSpecs:
 
         It returns the rows of the split ``train`` or ``val``, as `agl_core.train` takes them; no
         row is in both. The name contains no dot and no colon.
+
+        Other names offer readers, which give an iterable of rows. The name ``.csv`` reads files
+        with this ending: ``factory(path: Path, label: str)``; `label` begins messages. The name
+        ``s3:`` reads addresses of this scheme: ``factory(address: str, label: str, read)``, where
+        ``read(path)`` gives the rows of a local file with the same ending. The name ``<object>``
+        reads what `agl_core.train` is given: ``factory(rows: Any, label: str)``.
         """
 
     @hookspec(historic=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Kind = Literal[
     "integrations",
     "stores",
+    "layers",
     "adapters",
     "rewards",
     "algorithms",

@@ -97,9 +97,11 @@ def _typed_with(url: str, target: str) -> str:
 
 
 @asynccontextmanager
-async def reading(state: CliState, address: StoreAddress) -> AsyncGenerator[StoreLifecycle, None]:
+async def reading(
+    state: CliState, address: StoreAddress, *, for_people: bool = False
+) -> AsyncGenerator[StoreLifecycle, None]:
     """Open the store for reading; only local plugin files of the command line are loaded."""
-    async with open_for_reading(address, state.plugins()) as store:
+    async with open_for_reading(address, state.plugins(), for_people=for_people) as store:
         yield store
 
 
