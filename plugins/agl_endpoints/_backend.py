@@ -15,7 +15,7 @@ from agl_core.interfaces import Backend, CountAnswer, Counted
 from agl_core.serving import asgi
 from agl_core.text import decoded
 from agl_endpoints._client import CONNECT_S, HttpClient, failures, reason, sendable
-from agl_endpoints._pacing import later_s, pace_of
+from agl_endpoints._throttle import later_s, throttle_of
 
 _REFUSALS: Final = (400, 422)
 _NOT_SERVED: Final = (404, 405, 501)
@@ -103,7 +103,7 @@ class HttpReply:
 class HttpBackend(Backend):
     """Sends chat completions to an endpoint, over an unlimited pool of connections.
 
-    Where `PACING` has limits for the endpoint, a request waits for its turn, and for as long as
+    Where `THROTTLES` has limits for the endpoint, a request waits for its turn, and for as long as
     ``Retry-After`` of a refusal says if that is within the request's time limit.
     """
 
@@ -123,7 +123,7 @@ class HttpBackend(Backend):
             self._headers["Authorization"] = f"Bearer {api_key}"
         check = "Check that the server runs and that base_url is right"
         self._client = HttpClient(self.base_url, check=check)
-        self._pace = pace_of(self.base_url)
+        self._throttle = throttle_of(self.base_url)
 
     async def chat(self, body: bytes, *, headers: Mapping[str, str], timeout_s: float) -> HttpReply:
         """Send one request body unchanged.
@@ -156,17 +156,17 @@ class HttpBackend(Backend):
         Raises:
             EngineError: it is not allowed to within its time limit.
         """
-        pace = self._pace
-        if pace is None:
+        throttle = self._throttle
+        if throttle is None:
             return await self._post(url, body, headers)
         ends = monotonic() + timeout_s
         while True:
-            await pace.turn(body, timeout_s=ends - monotonic())
+            await throttle.turn(body, timeout_s=ends - monotonic())
             response = await self._post(url, body, headers)
             seconds = later_s(response.status, response.headers)
             if seconds is None:
                 return response
-            pace.hold(seconds)
+            throttle.hold(seconds)
             if monotonic() + seconds >= ends:
                 return response
             response.release()
@@ -269,5 +269,5 @@ class HttpBackend(Backend):
     async def close(self) -> None:
         """Close all connections; idempotent."""
         await self._client.close()
-        if self._pace is not None:
-            await self._pace.close()
+        if self._throttle is not None:
+            await self._throttle.close()

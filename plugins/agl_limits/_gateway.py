@@ -12,7 +12,7 @@ from agl_core.interfaces import Identity, Problem
 from agl_limits._limiter import Limiter
 from agl_limits._middleware import limit_headers
 from agl_limits._options import LimitsOptions, options_of
-from agl_limits._use import Use
+from agl_limits._use import LimitUse
 
 _TOO_MANY: Final = 429
 _CODE: Final = "rate_limited"
@@ -28,7 +28,7 @@ class _Asked(NamedTuple):
 
 
 class _Limit:
-    """One rate, for each of those that it tells apart."""
+    """One rate, which holds for each name separately."""
 
     def __init__(
         self, name: str, rate: str, of: Callable[[_Asked], str], options: LimitsOptions
@@ -36,14 +36,14 @@ class _Limit:
         """Create the limit.
 
         Args:
-            name: What it tells apart.
+            name: What is limited: key, agent, policy or address.
             rate: See `agl_limits.parse_rate`.
-            of: Returns from a request what it tells apart.
+            of: Returns the name of a request at which it counts.
             options: Where to count.
         """
         self.of = of
         self.limiter = Limiter(rate, redis=options.address, space=f"{options.prefix}/{name}")
-        self.use = Use(name=name, rate=rate)
+        self.use = LimitUse(name=name, rate=rate)
 
     async def check(self, asked: _Asked) -> None:
         """Count a request.
@@ -97,7 +97,7 @@ class GatewayLimits:
         }
 
     @property
-    def use(self) -> list[Use]:
+    def use(self) -> list[LimitUse]:
         """How much of each limit was used."""
         return [limit.use for limit in self._all]
 

@@ -16,7 +16,7 @@ from agl_core.config import RunConfig
 from agl_core.errors import EngineError
 from agl_limits._limiter import Limiter
 from agl_limits._options import EndpointLimits, LimitsOptions, options_of
-from agl_limits._use import Use
+from agl_limits._use import LimitUse
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +72,8 @@ def _sizes(value: Any) -> Iterator[int]:
         yield _CHARS_PER_TOKEN
 
 
-class EndpointPace:
-    """Makes requests to one endpoint wait; implements `agl_endpoints.Pace`.
+class EndpointThrottle:
+    """Makes requests to one endpoint wait; implements `agl_endpoints.RequestThrottle`.
 
     Requests are sent in the order in which they came.
     """
@@ -113,10 +113,10 @@ class EndpointPace:
             WeakKeyDictionary()
         )
         stated = ", ".join(f"{name} {rate}" for name, rate in given.items())
-        self.use = Use(name=base_url, rate=stated)
+        self.use = LimitUse(name=base_url, rate=stated)
 
     async def turn(self, body: bytes, *, timeout_s: float) -> None:
-        """Wait until a request may be sent, and count it; see `agl_endpoints.Pace`."""
+        """Wait until a request may be sent, and count it; see `agl_endpoints.RequestThrottle`."""
         begun = monotonic()
         costs = {"requests": 1}
         if "tokens" in self._limiters:
@@ -175,16 +175,16 @@ class EndpointPace:
         )
 
 
-class Pacing:
-    """The paces of the endpoints that a configuration limits, by their base address."""
+class Throttles:
+    """The throttles of the endpoints that a configuration limits, by their base address."""
 
     def __init__(self, options: LimitsOptions) -> None:
-        """Take the options; a pace is made for the first backend of its endpoint."""
+        """Take the options; a throttle is made for the first backend of its endpoint."""
         self._options = options
-        self._paces: dict[str, EndpointPace] = {}
+        self._throttles: dict[str, EndpointThrottle] = {}
 
-    def __call__(self, base_url: str) -> EndpointPace | None:
-        """Return the pace of an endpoint; None if it has no limits.
+    def __call__(self, base_url: str) -> EndpointThrottle | None:
+        """Return the throttle of an endpoint; None if it has no limits.
 
         Raises:
             ConfigError: the address of Redis is wrong.
@@ -193,21 +193,21 @@ class Pacing:
         url = base_url.rstrip("/")
         for pattern, limits in self._options.endpoints.items():
             if url == pattern.rstrip("/") or fnmatchcase(url, pattern):
-                if url not in self._paces:
-                    self._paces[url] = EndpointPace(url, limits, self._options)
-                return self._paces[url]
+                if url not in self._throttles:
+                    self._throttles[url] = EndpointThrottle(url, limits, self._options)
+                return self._throttles[url]
         return None
 
     @property
-    def use(self) -> list[Use]:
+    def use(self) -> list[LimitUse]:
         """How much of each limit was used."""
-        return [pace.use for pace in self._paces.values()]
+        return [throttle.use for throttle in self._throttles.values()]
 
 
-def make_pacing(config: RunConfig) -> Pacing:
-    """Return the paces of a configuration with the section ``[limits]``.
+def make_throttles(config: RunConfig) -> Throttles:
+    """Return the throttles of a configuration with the section ``[limits]``.
 
     Raises:
         ConfigError: an option is wrong.
     """
-    return Pacing(options_of(config))
+    return Throttles(options_of(config))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Use(msgspec.Struct, kw_only=True):
+class LimitUse(msgspec.Struct, kw_only=True):
     """One limit and what it counted since its process began."""
 
     name: str

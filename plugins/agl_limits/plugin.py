@@ -22,11 +22,11 @@ def agl_register_admissions(register: Register) -> None:
 @hookimpl
 def agl_config_resolved(config: Any) -> None:
     """Limit the requests to endpoints outside, in this context, as the section says."""
-    from agl_endpoints import PACING  # noqa: PLC0415
+    from agl_endpoints import THROTTLES  # noqa: PLC0415
 
     if not config.sections.get("limits", {}).get("endpoints"):
-        PACING.set(None)
+        THROTTLES.set(None)
         return
-    from agl_limits._outside import make_pacing  # noqa: PLC0415
+    from agl_limits._outside import make_throttles  # noqa: PLC0415
 
-    PACING.set(make_pacing(config))
+    THROTTLES.set(make_throttles(config))

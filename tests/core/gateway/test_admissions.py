@@ -9,7 +9,7 @@ from agl_core.interfaces import Problem
 from tests.core.gateway.conftest import DIALECTS, OPTIONS, ROUTES
 
 
-class Door:
+class Guard:
     """Refuses everybody while it is shut."""
 
     def __init__(self):
@@ -35,9 +35,9 @@ class Door:
 async def guarded(make_world):
     world = await make_world()
     await world.gateway.stop()
-    world.doors = Door(), Door()
+    world.guards = Guard(), Guard()
     world.gateway = GatewayServer(
-        world.store, OPTIONS, routes=ROUTES, dialects=DIALECTS, admissions=world.doors
+        world.store, OPTIONS, routes=ROUTES, dialects=DIALECTS, admissions=world.guards
     )
     world.stack.push_async_callback(world.gateway.stop)
     await world.route("trained", ("writer",), trainable=True)
@@ -52,13 +52,13 @@ async def test_a_check_gets_agent_key_address_and_policy(guarded):
     await guarded.ask(attempt, agent="judge")
     key = guarded.gateway.attempt_key(attempt.rollout_id, attempt.id)
     expected = [("writer", key, "127.0.0.1", "trained"), ("judge", key, "127.0.0.1", "frozen")]
-    assert [door.asked for door in guarded.doors] == [expected, expected]
+    assert [guard.asked for guard in guarded.guards] == [expected, expected]
     assert [call.status_code for call in await guarded.calls(attempt)] == [200, 200]
 
 
 async def test_a_refused_request_gets_the_headers_and_is_recorded(guarded):
     attempt = await guarded.attempt()
-    first, second = guarded.doors
+    first, second = guarded.guards
     first.shut = True
     for path in ("/v1/chat/completions", "/v1/responses"):
         body = {"input": "hi"} if path.endswith("responses") else {}
@@ -79,11 +79,11 @@ async def test_a_refused_request_gets_the_headers_and_is_recorded(guarded):
 
 async def test_a_retry_that_is_accepted_supersedes_the_refusal(guarded):
     attempt = await guarded.attempt()
-    guarded.doors[1].shut = True
+    guarded.guards[1].shut = True
     headers = guarded.headers(attempt, call="call-1")
     async with guarded.post(headers) as answer:
         assert answer.status == 429
-    guarded.doors[1].shut = False
+    guarded.guards[1].shut = False
     async with guarded.post(headers) as answer:
         assert answer.status == 200
     calls = await guarded.calls(attempt)
@@ -99,7 +99,7 @@ async def test_an_attempt_that_ends_during_a_check_is_late(guarded):
     async def seal():
         await guarded.gateway.seal(attempt.id)
 
-    guarded.doors[0].on_asked = seal
+    guarded.guards[0].on_asked = seal
     async with guarded.post(guarded.headers(attempt)) as answer:
         assert answer.status == 410
     assert guarded.gateway.losses.counts == {"late_calls": 1}
@@ -114,10 +114,10 @@ async def test_only_model_requests_with_a_key_are_checked(guarded):
         assert answer.status == 200
     async with guarded.post({**headers, "Authorization": "Bearer wrong"}) as answer:
         assert answer.status == 401
-    assert not guarded.doors[0].asked
+    assert not guarded.guards[0].asked
 
 
 async def test_the_gateway_closes_its_checks(guarded):
     await guarded.gateway.stop()
     await guarded.gateway.stop()
-    assert [door.closed for door in guarded.doors] == [1, 1]
+    assert [guard.closed for guard in guarded.guards] == [1, 1]

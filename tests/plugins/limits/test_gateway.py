@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agl_endpoints import PACING, HttpBackend
+from agl_endpoints import THROTTLES, HttpBackend
 from agl_limits import _limiter as limiter_module
 from agl_limits._gateway import make_admission
 from agl_testing.plugin_contract import PluginContract
@@ -27,9 +27,9 @@ from tests.core.gateway.conftest import OPTIONS, World, make_world  # noqa: F401
 
 @pytest.fixture(autouse=True)
 def no_limits_left() -> Iterator[None]:
-    before = PACING.set(None)
+    before = THROTTLES.set(None)
     yield
-    PACING.reset(before)
+    THROTTLES.reset(before)
 
 
 class TestPlugin(PluginContract):
@@ -199,7 +199,7 @@ def test_a_gateway_in_a_process_of_its_own_takes_the_section_of_a_run_file(
         del store, given
         gateway = gateway_server(MemoryStore(), OPTIONS, plugins, config)
         seen.extend(gateway._endpoints.admissions)
-        seen.append(HttpBackend("https://outside/v1")._pace)
+        seen.append(HttpBackend("https://outside/v1")._throttle)
 
     monkeypatch.setattr("agl_remote._gateway_serve.serve_gateway", serve)
     run = tmp_path / "run.toml"
@@ -210,8 +210,8 @@ def test_a_gateway_in_a_process_of_its_own_takes_the_section_of_a_run_file(
     target = ["gateway", "--store", str(tmp_path / "store.db")]
     done = CliRunner().invoke(cli, [*target, "--config", str(run)])
     assert done.exit_code == 0, done.output
-    limits, pace = seen
-    assert [each.rate for each in (*limits.use, pace.use)] == ["1/hour", "requests 1/hour"]
+    limits, throttle = seen
+    assert [each.rate for each in (*limits.use, throttle.use)] == ["1/hour", "requests 1/hour"]
     run.write_text('model = "m"\n[limits]\nper_agent = "many"\n')
     refused = CliRunner().invoke(cli, [*target, "--config", str(run)])
     assert refused.exit_code != 0

@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
-from agl_endpoints import PACING, HttpBackend, retry_after
+from agl_endpoints import THROTTLES, HttpBackend, retry_after
 from agl_limits import _outside as module
 from agl_limits import plugin
 from agl_limits._options import EndpointLimits, LimitsOptions
-from agl_limits._outside import EndpointPace, estimated_tokens, make_pacing
+from agl_limits._outside import EndpointThrottle, estimated_tokens, make_throttles
 from aiohttp import web
 
 import agl_core as agl
@@ -50,51 +50,51 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def pace_of(clock: Clock, **limits: Any) -> EndpointPace:
-    return EndpointPace(
+def throttle_of(clock: Clock, **limits: Any) -> EndpointThrottle:
+    return EndpointThrottle(
         "https://x/v1", EndpointLimits(**limits), LimitsOptions(), sleep=clock.sleep
     )
 
 
 async def test_requests_beyond_the_rate_wait_in_order(clock: Clock) -> None:
-    pace, order = pace_of(clock, requests="2/minute"), list[int]()
+    throttle, order = throttle_of(clock, requests="2/minute"), list[int]()
 
     async def ask(number: int) -> None:
-        await pace.turn(BODY, timeout_s=600.0)
+        await throttle.turn(BODY, timeout_s=600.0)
         order.append(number)
 
     await asyncio.gather(*map(ask, range(5)))
     assert order == [0, 1, 2, 3, 4]
     assert 60 <= sum(clock.slept) <= 180
-    assert (pace.use.allowed, pace.use.refused) == (5, 3)
-    assert pace.use.waited_s >= sum(clock.slept)
+    assert (throttle.use.allowed, throttle.use.refused) == (5, 3)
+    assert throttle.use.waited_s >= sum(clock.slept)
 
 
 async def test_tokens_are_counted_too(clock: Clock) -> None:
-    pace = pace_of(clock, requests="9/minute", tokens="24/minute")
-    await pace.turn(BODY, timeout_s=1.0)
-    await pace.turn(BODY, timeout_s=1.0)
+    throttle = throttle_of(clock, requests="9/minute", tokens="24/minute")
+    await throttle.turn(BODY, timeout_s=1.0)
+    await throttle.turn(BODY, timeout_s=1.0)
     assert not clock.slept
-    await pace.turn(BODY, timeout_s=600.0)
+    await throttle.turn(BODY, timeout_s=600.0)
     assert sum(clock.slept) > 60
     huge = json.dumps({"max_tokens": 10**6, "messages": []}).encode()
-    await pace.turn(huge, timeout_s=600.0)  # counts as a whole window
+    await throttle.turn(huge, timeout_s=600.0)  # counts as a whole window
 
 
 async def test_a_turn_that_comes_too_late_fails_at_once_and_counts_nothing(clock: Clock) -> None:
-    pace = pace_of(clock, requests="1/minute")
-    await pace.turn(BODY, timeout_s=1.0)
+    throttle = throttle_of(clock, requests="1/minute")
+    await throttle.turn(BODY, timeout_s=1.0)
     for _ in range(3):
         with pytest.raises(EngineError, match=r"https://x/v1 would wait another .* s .* 5\.0 s"):
-            await pace.turn(BODY, timeout_s=5.0)
+            await throttle.turn(BODY, timeout_s=5.0)
     assert not clock.slept
-    await pace.turn(BODY, timeout_s=600.0)
+    await throttle.turn(BODY, timeout_s=600.0)
     assert sum(clock.slept) <= 121
 
 
 async def test_a_cancelled_wait_frees_its_place(clock: Clock) -> None:
-    pace, waits = pace_of(clock, requests="1/minute"), asyncio.Event()
-    await pace.turn(BODY, timeout_s=1.0)
+    throttle, waits = throttle_of(clock, requests="1/minute"), asyncio.Event()
+    await throttle.turn(BODY, timeout_s=1.0)
     sleep = clock.sleep
 
     async def forever(seconds: float) -> None:
@@ -102,13 +102,13 @@ async def test_a_cancelled_wait_frees_its_place(clock: Clock) -> None:
         waits.set()
         await asyncio.Event().wait()
 
-    pace._sleep = forever
-    first = asyncio.create_task(pace.turn(BODY, timeout_s=600.0))
+    throttle._sleep = forever
+    first = asyncio.create_task(throttle.turn(BODY, timeout_s=600.0))
     await waits.wait()
-    second = asyncio.create_task(pace.turn(BODY, timeout_s=600.0))
-    third = asyncio.create_task(pace.turn(BODY, timeout_s=600.0))
+    second = asyncio.create_task(throttle.turn(BODY, timeout_s=600.0))
+    third = asyncio.create_task(throttle.turn(BODY, timeout_s=600.0))
     await asyncio.sleep(0)
-    pace._sleep = sleep
+    throttle._sleep = sleep
     first.cancel()
     second.cancel()
     await third
@@ -174,15 +174,15 @@ async def serving() -> AsyncIterator[Endpoint]:
 
 
 @asynccontextmanager
-async def paced(clock: Clock, url: str, **limits: str) -> AsyncIterator[HttpBackend]:
+async def throttled(clock: Clock, url: str, **limits: str) -> AsyncIterator[HttpBackend]:
     config = resolve({"model": "m", "limits": {"endpoints": {url: limits}}})
-    pacing = make_pacing(config)
-    before = PACING.set(pacing)
+    throttles = make_throttles(config)
+    before = THROTTLES.set(throttles)
     backend = HttpBackend(url)
-    PACING.reset(before)
-    pace = pacing(url)
-    assert pace is not None
-    pace._sleep = clock.sleep
+    THROTTLES.reset(before)
+    throttle = throttles(url)
+    assert throttle is not None
+    throttle._sleep = clock.sleep
     yield backend
     await backend.close()
 
@@ -194,7 +194,10 @@ async def status_of(backend: HttpBackend, *, timeout_s: float = 600.0) -> int:
 
 
 async def test_retry_after_is_waited_for(clock: Clock) -> None:
-    async with serving() as endpoint, paced(clock, endpoint.url, requests="99/minute") as backend:
+    async with (
+        serving() as endpoint,
+        throttled(clock, endpoint.url, requests="99/minute") as backend,
+    ):
         endpoint.answers = [(429, {"Retry-After": "7"}), (503, {"Retry-After": "2.5"}), (429, {})]
         assert await status_of(backend) == 200
         assert clock.slept == [7.0, 2.5, 1.0]
@@ -207,7 +210,10 @@ async def test_retry_after_is_waited_for(clock: Clock) -> None:
 
 
 async def test_a_refusal_that_asks_for_too_long_a_wait_is_returned(clock: Clock) -> None:
-    async with serving() as endpoint, paced(clock, endpoint.url, requests="99/minute") as backend:
+    async with (
+        serving() as endpoint,
+        throttled(clock, endpoint.url, requests="99/minute") as backend,
+    ):
         endpoint.answers = [(429, {"Retry-After": "61"})]
         assert await status_of(backend, timeout_s=60.0) == 429
         assert not clock.slept
@@ -223,10 +229,13 @@ async def test_backends_of_an_endpoint_share_its_limit(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with serving() as endpoint, paced(clock, endpoint.url, requests="1/minute") as backend:
+    async with (
+        serving() as endpoint,
+        throttled(clock, endpoint.url, requests="1/minute") as backend,
+    ):
         other = HttpBackend(endpoint.url)  # made outside: without limits
         twin = HttpBackend(endpoint.url)
-        twin._pace = backend._pace
+        twin._throttle = backend._throttle
         assert [await status_of(each) for each in (backend, other, other)] == [200] * 3
         assert not clock.slept
         assert [await status_of(twin) for _ in range(2)] == [200] * 2
@@ -239,15 +248,15 @@ async def test_backends_of_an_endpoint_share_its_limit(
 
 def test_the_first_pattern_that_matches_counts() -> None:
     endpoints = {"https://a/v1": {"requests": "1/minute"}, "https://*": {"requests": "2/minute"}}
-    pacing = make_pacing(resolve({"model": "m", "limits": {"endpoints": endpoints}}))
-    rates = {url: getattr(pacing(url), "use", None) for url in ("https://a/v1/", "https://b/v1")}
+    throttles = make_throttles(resolve({"model": "m", "limits": {"endpoints": endpoints}}))
+    rates = {url: getattr(throttles(url), "use", None) for url in ("https://a/v1/", "https://b/v1")}
     assert [each.rate for each in rates.values() if each] == [
         "requests 1/minute",
         "requests 2/minute",
     ]
-    assert pacing("https://b/v1") is pacing("https://b/v1/")
-    assert pacing("http://b/v1") is None
-    assert [each.name for each in pacing.use] == ["https://a/v1", "https://b/v1"]
+    assert throttles("https://b/v1") is throttles("https://b/v1/")
+    assert throttles("http://b/v1") is None
+    assert [each.name for each in throttles.use] == ["https://a/v1", "https://b/v1"]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +275,7 @@ def test_retry_after_may_be_a_date() -> None:
 async def test_requests_are_counted_in_redis(redis: Any) -> None:
     options = LimitsOptions(redis=redis.url)
     limits = EndpointLimits(requests="2/hour")
-    one, other = (EndpointPace("https://x/v1", limits, options) for _ in range(2))
+    one, other = (EndpointThrottle("https://x/v1", limits, options) for _ in range(2))
     await one.turn(BODY, timeout_s=1.0)
     await other.turn(BODY, timeout_s=1.0)
     with pytest.raises(EngineError, match="for its turn"):
@@ -278,9 +287,9 @@ async def test_requests_are_counted_in_redis(redis: Any) -> None:
 async def test_a_configuration_sets_the_limits_of_its_context() -> None:
     limited = resolve({"model": "m", "limits": {"endpoints": {"*": {"requests": "1/minute"}}}})
     plugin.agl_config_resolved(limited)
-    assert HttpBackend("https://x/v1")._pace is not None
+    assert HttpBackend("https://x/v1")._throttle is not None
     plugin.agl_config_resolved(RunConfig(model="m"))
-    assert HttpBackend("https://x/v1")._pace is None
+    assert HttpBackend("https://x/v1")._throttle is None
 
 
 async def program(task: agl.Task) -> str:
@@ -298,14 +307,14 @@ async def test_an_evaluation_waits_at_its_endpoint(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """From the section of the configuration to the requests, also without a training."""
-    made: list[EndpointPace] = []
-    begin = EndpointPace.__init__
+    made: list[EndpointThrottle] = []
+    begin = EndpointThrottle.__init__
 
-    def watched(self: EndpointPace, *args: Any, **kwargs: Any) -> None:
+    def watched(self: EndpointThrottle, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **{**kwargs, "sleep": clock.sleep})
         made.append(self)
 
-    monkeypatch.setattr(EndpointPace, "__init__", watched)
+    monkeypatch.setattr(EndpointThrottle, "__init__", watched)
     async with serving() as endpoint:
         evaluation = await asyncio.to_thread(
             agl.evaluate,
@@ -322,6 +331,6 @@ async def test_an_evaluation_waits_at_its_endpoint(
             progress=False,
         )
     assert not evaluation.failed
-    (pace,) = made
-    assert pace.use.allowed == endpoint.asked >= 4
-    assert pace.use.refused >= 2
+    (throttle,) = made
+    assert throttle.use.allowed == endpoint.asked >= 4
+    assert throttle.use.refused >= 2

@@ -11,12 +11,12 @@ from typing import Final, Protocol
 from agl_core.clocks import wall
 
 _LATER: Final = (429, 503)
-"""Statuses whose ``Retry-After`` a paced request waits for."""
+"""Statuses whose ``Retry-After`` a throttled request waits for."""
 _UNSTATED_S: Final = 1.0
 """Wait after 429 without ``Retry-After``."""
 
 
-class Pace(Protocol):
+class RequestThrottle(Protocol):
     """Keeps the requests to one endpoint below its limits."""
 
     async def turn(self, body: bytes, *, timeout_s: float) -> None:
@@ -40,16 +40,18 @@ class Pace(Protocol):
         ...
 
 
-PACING: ContextVar[Callable[[str], Pace | None] | None] = ContextVar("agl_pacing", default=None)
-"""Returns the pace of an endpoint, by its base address; None if it has no limits.
+THROTTLES: ContextVar[Callable[[str], RequestThrottle | None] | None] = ContextVar(
+    "agl_throttles", default=None
+)
+"""Returns the throttle of an endpoint, by its base address; None if it has no limits.
 
 A backend reads it when it is made.
 """
 
 
-def pace_of(base_url: str) -> Pace | None:
-    """Return the pace of an endpoint in this context; None if it has no limits."""
-    find = PACING.get()
+def throttle_of(base_url: str) -> RequestThrottle | None:
+    """Return the throttle of an endpoint in this context; None if it has no limits."""
+    find = THROTTLES.get()
     return find(base_url) if find is not None else None
 
 
