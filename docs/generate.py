@@ -372,9 +372,18 @@ def verl_memory() -> str:
 
 def events() -> str:
     """Return the options of ``[events]``."""
-    model = own_plugins().registry("observers").options_model("events")
+    return _section_of_plugin("events")
+
+
+def storage() -> str:
+    """Return the options of ``[storage]``."""
+    return _section_of_plugin("storage")
+
+
+def _section_of_plugin(name: str) -> str:
+    model = own_plugins().registry("observers").options_model(name)
     assert model is not None
-    return "\n\n".join(_sections(model, "events", titled=False))
+    return "\n\n".join(_sections(model, name, titled=False))
 
 
 def event_data() -> str:
@@ -421,6 +430,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "optimizers": optimizers,
     "options": options,
     "plugins": plugins,
+    "storage": storage,
     "verl_memory": verl_memory,
 }
 
