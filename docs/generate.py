@@ -372,6 +372,7 @@ def verl_memory() -> str:
 
 def events() -> str:
     """Return the options of ``[events]``."""
+<<<<<<< HEAD
     return _section_of_plugin("events")
 
 
@@ -384,6 +385,27 @@ def _section_of_plugin(name: str) -> str:
     model = own_plugins().registry("observers").options_model(name)
     assert model is not None
     return "\n\n".join(_sections(model, name, titled=False))
+=======
+    return _section("events")
+
+
+def privacy() -> str:
+    """Return the options of ``[privacy]``."""
+    return _section("privacy")
+
+
+def _section(name: str) -> str:
+    model = own_plugins().registry("observers").options_model(name)
+    assert model is not None
+    return "\n\n".join(_sections(model, name, titled=False))
+
+
+def limits() -> str:
+    """Return the options of ``[limits]``."""
+    model = own_plugins().registry("admissions").options_model("limits")
+    assert model is not None
+    return "\n\n".join(_sections(model, "limits"))
+>>>>>>> main
 
 
 def event_data() -> str:
@@ -425,8 +447,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": error_tree,
     "event_data": event_data,
     "events": events,
+    "privacy": privacy,
     "extras": extras,
     "hooks": hooks,
+    "limits": limits,
     "optimizers": optimizers,
     "options": options,
     "plugins": plugins,

@@ -130,9 +130,9 @@ async def open_components(
     else:
         policies = [msgspec.structs.replace(policy, trainable=False) for policy in policies]
     adapter = _adapter(plan, policies, training=training)
+    store = make_store(config, plan.plugins, plan.directory)  # before anything is written
     make_private_directory(plan.directory)
     async with AsyncExitStack() as stack:
-        store = make_store(config, plan.plugins, plan.directory)
         await store.open()
         stack.push_async_callback(store.close)
         leads = leading(store, lease_s=config.rollout.lease_s)
@@ -357,7 +357,7 @@ async def _gateway(
         options = GatewayOptions(
             host=section.host, port=section.port, deterministic=trains, operator_key=key
         )
-        gateway = gateway_server(store, options, plan.plugins)
+        gateway = gateway_server(store, options, plan.plugins, plan.config)
     stack.push_async_callback(gateway.stop)
     await gateway.start()
     return gateway
