@@ -372,21 +372,12 @@ def verl_memory() -> str:
 
 def events() -> str:
     """Return the options of ``[events]``."""
-<<<<<<< HEAD
-    return _section_of_plugin("events")
+    return _section("events")
 
 
 def storage() -> str:
     """Return the options of ``[storage]``."""
-    return _section_of_plugin("storage")
-
-
-def _section_of_plugin(name: str) -> str:
-    model = own_plugins().registry("observers").options_model(name)
-    assert model is not None
-    return "\n\n".join(_sections(model, name, titled=False))
-=======
-    return _section("events")
+    return _section("storage")
 
 
 def privacy() -> str:
@@ -405,7 +396,6 @@ def limits() -> str:
     model = own_plugins().registry("admissions").options_model("limits")
     assert model is not None
     return "\n\n".join(_sections(model, "limits"))
->>>>>>> main
 
 
 def event_data() -> str:
