@@ -10,7 +10,7 @@ from typing import Final
 
 from agl_core.config import RESOLVED, RunConfig
 from agl_core.training import config_digest, read_state
-from agl_storage._manifest import Facts, Unit
+from agl_storage._manifest import StoredFacts, Unit
 
 CHECKPOINTS: Final = "checkpoints"
 _PREFIX: Final = "step-"
@@ -64,7 +64,7 @@ def checkpoint_unit(checkpoint: Path, snapshot: Path, config: RunConfig) -> Unit
         for each in state.evaluations[-1:]
         if each.step == state.step and (each.phase is not None) == (_PHASE in checkpoint.name)
     }
-    facts = Facts(
+    facts = StoredFacts(
         settings=config_digest(config, state.phase, anywhere=True),
         identity=checkpoint_mark(snapshot),
         phase=state.phase,

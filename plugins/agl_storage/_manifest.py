@@ -32,7 +32,7 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class StoredFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a checkpoint before it is fetched."""
 
     settings: str = ""
@@ -51,7 +51,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     """ISO 8601 in UTC, by the clock of the machine that wrote it; nothing depends on it."""
     files: dict[str, FileFacts]
-    facts: Facts = Facts()
+    facts: StoredFacts = StoredFacts()
 
     def encode(self) -> bytes:
         """Return the manifest as JSON."""
@@ -70,12 +70,12 @@ class Unit:
     place: str
     """Path of their folder below the run; empty for the run's own."""
     files: dict[str, Path | bytes]
-    facts: Facts = field(default_factory=Facts)
+    facts: StoredFacts = field(default_factory=StoredFacts)
     mark: str = ""
     """Changes when the content does."""
 
 
-def manifest_of(files: dict[str, FileFacts], facts: Facts) -> Manifest:
+def manifest_of(files: dict[str, FileFacts], facts: StoredFacts) -> Manifest:
     """Return the manifest of files that are stored."""
     return Manifest(created=datetime.now(UTC).isoformat(), files=files, facts=facts)
 

@@ -46,7 +46,7 @@ class SupersededError(AglError):
     """Another trainer has continued the run on another machine."""
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True):
+class StorageOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The trainer that writes into a run's folder; each one that starts takes the last one's place."""
 
     id: str
@@ -75,7 +75,7 @@ class Mirror:
 
     def __init__(self, run: MirroredRun) -> None:
         self._run = run
-        self._owner = Owner(id=new_id("trainer"), host=socket.gethostname())
+        self._owner = StorageOwner(id=new_id("trainer"), host=socket.gethostname())
         self._changed = threading.Condition()
         self._looks = self._looked = 0
         """Number of the last look that was asked for, and of the last one that found all stored."""
@@ -135,7 +135,7 @@ class Mirror:
     def _serve(self) -> None:
         try:
             remote = self._begin()
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - the futures raise it
             for future in (self.connected, self.ready):
                 if not future.done():
                     future.set_exception(error)
@@ -268,7 +268,7 @@ class Mirror:
         self.last_error = str(error)
         if not self._warned:
             self._warned = str(error)
-            _log.warning("%s: it is tried again, and the run goes on", error)
+            _log.warning("%s: it is tried again, and the run continues", error)
         try:
             remote.clear_uploads()
         except StorageError:

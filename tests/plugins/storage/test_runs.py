@@ -267,7 +267,7 @@ def test_a_storage_that_comes_back_gets_everything(
     assert "storage_not_mirrored" not in report.lost
     assert "step-000002" in names(memory)
     texts = [record.getMessage() for record in caplog.records]
-    assert sum("it is tried again, and the run goes on" in text for text in texts) == 1
+    assert sum("it is tried again, and the run continues" in text for text in texts) == 1
     assert sum("takes files again" in text for text in texts) == 1
 
 
