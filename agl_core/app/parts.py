@@ -31,6 +31,7 @@ from agl_core.interfaces import (
     AlgorithmSetup,
     Dialect,
     Engine,
+    Filter,
     Gateway,
     GatewayUse,
     Integration,
@@ -42,6 +43,7 @@ from agl_core.interfaces import (
     RunObserver,
     Store,
     StoreLifecycle,
+    TakesFilters,
     TrackedRun,
 )
 from agl_core.plugins import PluginManager, Registration, Registry
@@ -224,6 +226,8 @@ def make_algorithm(
     section, registry = config.algorithm, plugins.registry("algorithms")
     options = check_options(section, registry.options_model(section.name), where=where)
     algorithm: Algorithm = registry.create(section.name, options)
+    if isinstance(algorithm, TakesFilters):
+        algorithm.filter_by(make_filters(config, plugins))
     setup = AlgorithmSetup(
         name=section.name,
         loss_factory=_loss_factory(config, algorithm, plugins),
@@ -394,6 +398,16 @@ def make_tracking(
     asked = [*(["trackers"] if config.trackers else []), *config.sections]  # some are of layers
     sections = [each for each in asked if each in observers]
     return [observers.create(each, config, plugins, describe) for each in sections]
+
+
+def make_filters(config: RunConfig, plugins: PluginManager) -> list[Filter]:
+    """Make the filters of training whose sections the configuration has.
+
+    Raises:
+        ConfigError: an option is wrong.
+    """
+    registry, sections = plugins.registry("filters"), config.sections
+    return [registry.create(name, sections[name]) for name in registry.names() if name in sections]
 
 
 def gateway_server(store: Store, options: GatewayOptions, plugins: PluginManager) -> GatewayServer:
