@@ -132,9 +132,9 @@ async def open_components(
     else:
         policies = [msgspec.structs.replace(policy, trainable=False) for policy in policies]
     adapter = _adapter(plan, policies, training=training)
+    store = make_store(config, plan.plugins, plan.directory)  # before anything is written
     make_private_directory(plan.directory)
     async with AsyncExitStack() as stack:
-        store = make_store(config, plan.plugins, plan.directory)
         await store.open()
         stack.push_async_callback(store.close)
         leads = leading(store, lease_s=config.rollout.lease_s)

@@ -55,9 +55,9 @@ class RegisterSpecs:
         that opens a store; `agl_stores.StoreLayer` passes the rest on. The name is the section of
         the configuration that asks for it, and the registered options describe the section. Where
         there is no configuration, such as for ``agl store ls``, and in runs without the section,
-        only layers are used whose options have ``always = True``; those options have their
-        defaults. The layer whose options have the lowest ``order`` (0 by default) is next to the
-        records; of an equal one, the first by name.
+        only layers are used whose options have ``always = True``; they get None. The layer whose
+        options have the lowest ``order`` (0 by default) is next to the records; of an equal one,
+        the first by name.
         """
 
     @hookspec(historic=True)

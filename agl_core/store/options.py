@@ -209,8 +209,8 @@ def layered(
     models = {name: layers.options_model(name) for name in layers.names()}
     for name in sorted(models, key=lambda each: (getattr(models[each], "order", 0), each)):
         if name in sections or getattr(models[name], "always", False):
-            model, given = models[name], sections.get(name, {})
-            options = validate(model, given, where=name) if model else None
+            model = models[name] if name in sections else None
+            options = validate(model, sections[name], where=name) if model else None
             store = layers.create(name, options, store)
     return store
 
