@@ -43,6 +43,7 @@ Kind = Literal[
     "routes",
     "dialects",
     "rewriters",
+    "admissions",
     "gateways",
     "displays",
     "exporters",
