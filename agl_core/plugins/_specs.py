@@ -126,6 +126,14 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_filters(self, register: Register) -> None:
+        """Offer filters of training: ``factory(options: dict) -> Filter``.
+
+        The name is the section of the configuration that asks for it, and `options` is the section,
+        which belongs to an observer or layer of the same name. See `agl_core.interfaces.Filter`.
+        """
+
+    @hookspec(historic=True)
     def agl_register_trackers(self, register: Register) -> None:
         """Offer experiment trackers: ``factory(options) -> Tracker``."""
 
