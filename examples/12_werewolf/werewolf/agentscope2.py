@@ -15,6 +15,7 @@ from agentscope.credential import OpenAICredential
 from agentscope.message import UserMsg
 from agentscope.middleware import MiddlewareBase
 from agentscope.model import OpenAIChatModel
+from agentscope.state import AgentState
 from agl_agentscope import AglMiddleware
 
 from werewolf import prompts
@@ -40,8 +41,8 @@ def model() -> OpenAIChatModel:
 class Seat:
     """One seat, played by an agent that is named after it.
 
-    Each question gets a new agent, with which the seat corrects unclear answers; an agent that
-    remembers is kept for the game.
+    Each question begins a new conversation, in which the seat corrects unclear answers; an agent
+    that remembers has one for the game.
     """
 
     def __init__(
@@ -55,9 +56,8 @@ class Seat:
 
     async def answer(self, request: Request) -> str:
         """Ask the agent."""
-        agent = self.agent
-        if agent is None or not (request.problem or self.style.remembers):
-            agent = self.agent = Agent(
+        if self.agent is None:
+            self.agent = Agent(
                 prompts.name(request.seat),
                 prompts.system(request, self.style),
                 model(),
@@ -65,8 +65,10 @@ class Seat:
                 react_config=CANCELLED,
                 injection_config=NO_CLOCK,
             )
+        elif not (request.problem or self.style.remembers):
+            self.agent.state = AgentState()
         text = prompts.user(request, self.style, self.read)
         if self.style.remembers:
             self.read = len(request.lines)
-        reply = await agent.reply(UserMsg(name="user", content=text))
+        reply = await self.agent.reply(UserMsg(name="user", content=text))
         return prompts.spoken(reply.get_text_content() or "")
