@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from agl_stores import LayerOptions
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
-Field = Literal[
+Content = Literal[
     "messages", "tokens", "attributes", "errors", "rewards", "outputs", "tasks", "prompts"
 ]
-FIELDS: Final[tuple[Field, ...]] = get_args(Field)
+FIELDS: Final[tuple[Content, ...]] = get_args(Content)
 """Everything that can be encrypted: the default."""
 
 
@@ -21,7 +21,7 @@ class EncryptionOptions(LayerOptions):
     always: ClassVar[bool] = True
     order: ClassVar[int] = -100
 
-    fields: list[Field] = list(FIELDS)
+    fields: list[Content] = Field(default_factory=lambda: list(FIELDS))
     """What is encrypted. ``messages``: messages, tools and answers of model calls; ``tokens``: their
     token ids and log-probabilities, which decode to the messages; ``attributes``: those of spans,
     with tool arguments and results; ``errors``: messages and tracebacks; ``rewards``: the reasons
