@@ -393,6 +393,13 @@ def _section(name: str) -> str:
     return "\n\n".join(_sections(model, name, titled=False))
 
 
+def limits() -> str:
+    """Return the options of ``[limits]``."""
+    model = own_plugins().registry("admissions").options_model("limits")
+    assert model is not None
+    return "\n\n".join(_sections(model, "limits"))
+
+
 def event_data() -> str:
     """Return the data of each channel's events, with the docstrings of their fields."""
     facts = import_module("agl_events._facts")
@@ -436,6 +443,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "privacy": privacy,
     "extras": extras,
     "hooks": hooks,
+    "limits": limits,
     "optimizers": optimizers,
     "options": options,
     "plugins": plugins,

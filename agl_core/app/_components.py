@@ -357,7 +357,7 @@ async def _gateway(
         options = GatewayOptions(
             host=section.host, port=section.port, deterministic=trains, operator_key=key
         )
-        gateway = gateway_server(store, options, plan.plugins)
+        gateway = gateway_server(store, options, plan.plugins, plan.config)
     stack.push_async_callback(gateway.stop)
     await gateway.start()
     return gateway

@@ -51,7 +51,7 @@ def check_sections(config: RunConfig, plugins: PluginManager) -> None:
     Raises:
         ConfigError: no plugin has such a section, or an option is wrong.
     """
-    kinds = plugins.registry("observers"), plugins.registry("layers")
+    kinds = [plugins.registry(kind) for kind in ("observers", "layers", "admissions")]
     owners = {name: kind for kind in kinds for name in kind.names() if "." not in name}
     names = [name for name in owners if name not in RunConfig.model_fields]
     for name, options in config.sections.items():

@@ -29,7 +29,6 @@ from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import (
     Algorithm,
     AlgorithmSetup,
-    Dialect,
     Engine,
     Gateway,
     GatewayUse,
@@ -37,8 +36,6 @@ from agl_core.interfaces import (
     KeepsFiles,
     Observer,
     RewardFunction,
-    RewriterFactory,
-    RouteFactory,
     RunObserver,
     Store,
     StoreLifecycle,
@@ -396,11 +393,28 @@ def make_tracking(
     return [observers.create(each, config, plugins, describe) for each in sections]
 
 
-def gateway_server(store: Store, options: GatewayOptions, plugins: PluginManager) -> GatewayServer:
-    """Return a gateway with what plugins register for it, without starting it."""
-    routes, dialects = make_routes(plugins), make_dialects(plugins)
-    rewriters = make_rewriters(plugins)
-    return GatewayServer(store, options, routes=routes, dialects=dialects, rewriters=rewriters)
+def gateway_server(
+    store: Store, options: GatewayOptions, plugins: PluginManager, config: RunConfig | None = None
+) -> GatewayServer:
+    """Return a gateway with what plugins register for it, without starting it.
+
+    Args:
+        store: Receives the call records.
+        options: Address and behaviour.
+        plugins: The loaded plugins.
+        config: A configuration whose sections choose the checks of model requests.
+    """
+    checks = plugins.registry("admissions")
+    return GatewayServer(
+        store,
+        options,
+        routes=all_of(plugins.registry("routes")),
+        dialects=all_of(plugins.registry("dialects")),
+        rewriters=[*all_of(plugins.registry("rewriters")).values()],
+        admissions=[checks.create(n, config) for n in config.sections if n in checks]
+        if config
+        else (),
+    )
 
 
 def remote_gateway(url: str, plugins: PluginManager, use: GatewayUse | None = None) -> Gateway:
@@ -413,21 +427,6 @@ def remote_gateway(url: str, plugins: PluginManager, use: GatewayUse | None = No
     if not separator:
         raise ConfigError(f"gateway.url = {url!r} is not an address: write http://HOST:PORT")
     return plugins.registry("gateways").create(scheme.lower(), url, use or GatewayUse())
-
-
-def make_routes(plugins: PluginManager) -> dict[str, RouteFactory]:
-    """Return the gateway routes of plugins, except those whose extra is not installed."""
-    return all_of(plugins.registry("routes"))
-
-
-def make_dialects(plugins: PluginManager) -> dict[str, Dialect]:
-    """Return the dialects of plugins, except those whose extra is not installed."""
-    return all_of(plugins.registry("dialects"))
-
-
-def make_rewriters(plugins: PluginManager) -> list[RewriterFactory]:
-    """Return the rewriters of plugins by name, except those whose extra is not installed."""
-    return [*all_of(plugins.registry("rewriters")).values()]
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from agl_core.gateway._replay import find_replay
 from agl_core.gateway._routing import Route, Router
 from agl_core.gateway.probe import probe
 from agl_core.interfaces import (
+    Admission,
     Backend,
     Capabilities,
     Dialect,
@@ -64,6 +65,7 @@ class GatewayServer:
         routes: Mapping[str, RouteFactory] | None = None,
         dialects: Mapping[str, Dialect] | None = None,
         rewriters: Sequence[RewriterFactory] = (),
+        admissions: Sequence[Admission] = (),
     ) -> None:
         """Create a gateway that does not listen yet.
 
@@ -73,6 +75,7 @@ class GatewayServer:
             routes: Routes of plugins, by method and path; see `RouteFactory`.
             dialects: Dialects of plugins, by method and path below ``/v1``.
             rewriters: Changes of requests by plugins, in order.
+            admissions: Checks of model requests by plugins, in order; `stop` closes them.
 
         Raises:
             PluginError: the name of a route or dialect is not a method and path, or the gateway
@@ -113,6 +116,7 @@ class GatewayServer:
             dialects=dialects or {},
             losses=self.losses,
             operator_key=self._options.operator_key,
+            admissions=admissions,
         )
         self._server: GuestServer | None = None
         self._url = ""
@@ -167,6 +171,8 @@ class GatewayServer:
         await self._server.stop()
         self._server = None
         self._attempts.close()
+        for admission in self._endpoints.admissions:
+            await admission.close()
         await self._recording.stop()
 
     async def break_off(self) -> None:

@@ -31,6 +31,7 @@ from agl_core.interfaces._learning import ForestBuilder as ForestBuilder
 from agl_core.interfaces._learning import Usage as Usage
 from agl_core.interfaces._learning import agent_calls as agent_calls
 from agl_core.interfaces._routes import Access as Access
+from agl_core.interfaces._routes import Admission as Admission
 from agl_core.interfaces._routes import AnswerDelta as AnswerDelta
 from agl_core.interfaces._routes import Dialect as Dialect
 from agl_core.interfaces._routes import DialectAnswer as DialectAnswer

@@ -172,6 +172,15 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_admissions(self, register: Register) -> None:
+        """Offer checks of model requests at the gateway: ``factory(config) -> Admission``.
+
+        The name is the section of the configuration that asks for it, such as ``limits``; the
+        registered options describe the section. `agl_core.interfaces.Admission` states the check,
+        which may refuse a request. ``agl gateway --config`` uses the section of that file.
+        """
+
+    @hookspec(historic=True)
     def agl_register_gateways(self, register: Register) -> None:
         """Offer clients of gateways in other processes: ``factory(url: str, use: GatewayUse)``.
 

@@ -42,6 +42,7 @@ Kind = Literal[
     "routes",
     "dialects",
     "rewriters",
+    "admissions",
     "gateways",
     "displays",
     "exporters",

@@ -133,9 +133,18 @@ def store_of(config: RunConfig, plugins: PluginManager) -> StoreConfig:
 
     A configuration without the section has the address in the environment variable
     ``AGL_STORE_URL``, if it is set.
+
+    Raises:
+        ConfigError: no store takes the address in the environment variable.
     """
     section, url = config.store, os.environ.get(STORE_URL)
     if "store" not in config.model_fields_set and url:
+        if not _takers(url, plugins):
+            known = sorted(each for taken in store_schemes(plugins).values() for each in taken)
+            raise ConfigError(
+                f"{STORE_URL} is {without_password(url)!r}, which no store takes: an address "
+                f"begins with one of {', '.join(f'{each}://' for each in known)}"
+            )
         section = StoreConfig.model_validate({"url": url})
     address = section.options.get("url")
     if "name" in section.model_fields_set or not isinstance(address, str):

@@ -199,6 +199,7 @@ REGISTER = {
     "agl_register_routes": "routes",
     "agl_register_dialects": "dialects",
     "agl_register_rewriters": "rewriters",
+    "agl_register_admissions": "admissions",
     "agl_register_gateways": "gateways",
     "agl_register_displays": "displays",
     "agl_register_exporters": "exporters",
