@@ -89,7 +89,7 @@ def new_key() -> str:
 
 
 def id_of(key: bytes) -> str:
-    """Return the id of a key that has no name: it differs for every key, and does not tell it."""
+    """Return the id of a key that has no name: every key has another, from which it cannot be computed."""
     return sha256(b"agl-core key id" + key).hexdigest()[:8]
 
 
