@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
@@ -52,7 +53,7 @@ from agl_core.interfaces import (
 )
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions, Scorer
-from agl_core.serving import given_key
+from agl_core.serving import given_key, tls_context
 from agl_core.tracing import attach
 from agl_core.training.rollouts import RolloutSource
 from agl_core.training.steps import AlgorithmPhase, Events, reconfigures
@@ -121,7 +122,8 @@ async def open_components(
         ConfigError: a name, path or option is wrong.
         MissingTokensError: a trained policy's backend returns no token ids.
     """
-    config = plan.config
+    config, section = plan.config, plan.config.gateway
+    tls = None if section.url else tls_context(section.tls_cert, section.tls_key)
     policies = _policies(plan, training=training)
     phases = _phases(config, plan.plugins) if training else {}
     engine = await _engine(plan, phases, policies)
@@ -147,7 +149,7 @@ async def open_components(
         show_stage(observers, "loading weights")
         started = await _start(stack, plan, engine, policies)
         show_stage(observers, "starting the gateway")
-        gateway = await _gateway(stack, plan, store, engine)
+        gateway = await _gateway(stack, plan, store, engine, tls)
         for policy, backend in started:
             await gateway.route(policy, backend)
             if policy.trainable and probe:
@@ -345,7 +347,11 @@ class _Counted:
 
 
 async def _gateway(
-    stack: AsyncExitStack, plan: Blueprint, store: StoreLifecycle, engine: Engine
+    stack: AsyncExitStack,
+    plan: Blueprint,
+    store: StoreLifecycle,
+    engine: Engine,
+    tls: SSLContext | None,
 ) -> Gateway:
     section = plan.config.gateway
     gateway: Gateway
@@ -353,9 +359,12 @@ async def _gateway(
         use = GatewayUse(deterministic=engine.trains, backend_host=section.backend_host)
         gateway = remote_gateway(section.url, plan.plugins, use)
     else:
-        trains, key = engine.trains, given_key()
         options = GatewayOptions(
-            host=section.host, port=section.port, deterministic=trains, operator_key=key
+            host=section.host,
+            port=section.port,
+            tls=tls,
+            deterministic=engine.trains,
+            operator_key=given_key(),
         )
         gateway = gateway_server(store, options, plan.plugins, plan.config)
     stack.push_async_callback(gateway.stop)

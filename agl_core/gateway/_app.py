@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from ssl import SSLContext
 
 from agl_core import waits
 from agl_core.errors import StoreError
@@ -40,6 +41,8 @@ class GatewayOptions:
     """0: the operating system chooses a free port."""
     deterministic: bool = False
     """Seed the calls of frozen policies too, not only those of trainable ones."""
+    tls: SSLContext | None = None
+    """Serve ``https://``; see `agl_core.serving.tls_context`."""
     recording: RecordingOptions = field(default_factory=RecordingOptions)
     secret: str = ""
     """The agents' keys are derived from it. Empty: the gateway generates one."""
@@ -123,7 +126,7 @@ class GatewayServer:
 
     @property
     def url(self) -> str:
-        """``http://host:port`` without a path; empty before `start`."""
+        """``http://host:port``, or ``https://``, without a path; empty before `start`."""
         return self._url
 
     @property
@@ -154,10 +157,11 @@ class GatewayServer:
         if self._server is not None:
             return
         listener = bind(self._options.host, self._options.port)
-        self._server = GuestServer(self._endpoints)
+        tls = self._options.tls
+        self._server = GuestServer(self._endpoints, tls=tls)
         self._recording.start()
         await self._server.start(listener)
-        self._url = address_of(listener)
+        self._url = address_of(listener, tls=tls)
 
     async def stop(self) -> None:
         """Abort running calls, close the socket, write the remaining records; idempotent.

@@ -10,6 +10,7 @@ from agl_compat._algorithms import APO, VERL, Settings
 from agl_compat._lit import program_of
 from agl_compat._log import TrainingLog
 from agl_compat._names import renamed
+from agl_compat._rates import service_settings
 from agl_compat._resources import LLM, PromptTemplate
 from agl_compat._selection import agents_of
 from agl_compat._services import bus_settings
@@ -75,6 +76,7 @@ class Trainer:
             **ADAPTER,
             **(storage_settings() if store is None else store.settings()),
             **bus_settings(),
+            **service_settings(),
         }
         if (workers := n_runners or n_workers) is not None:
             self._settings["rollout.concurrency"] = workers

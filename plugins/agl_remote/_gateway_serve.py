@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from agl_endpoints import SERVER_TLS, ca_option, tls_options
 from agl_stores import has_scheme, locate_store, make_store_at, of_file, store_file
 
 from agl_core import waits
@@ -19,7 +20,7 @@ from agl_core.errors import ConfigError, StoreError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
-from agl_core.serving import shared_key
+from agl_core.serving import shared_key, tls_context
 from agl_remote._gateway_control import GatewayControl
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
@@ -36,10 +37,12 @@ _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
     "--config",
     "file",
     metavar="FILE",
-    help="A run file, whose sections of the gateway count here: [limits].",
+    help="A run file: its [limits] count here, and tls_cert and tls_key of [gateway].",
 )
 @host_option
 @port_option
+@tls_options
+@ca_option
 @debug_option
 @click.pass_obj
 def command(state: CliState, *, store: str, file: str | None, host: str, port: int) -> None:
@@ -112,7 +115,12 @@ async def serve_gateway(
         StoreError: the store cannot be reached, or remaining records could not be written.
     """
     key = shared_key()
-    options = GatewayOptions(host=host, port=port, secret=key, operator_key=key, restartable=True)
+    tls = SERVER_TLS.get()
+    if tls is None and config is not None:
+        tls = tls_context(config.gateway.tls_cert, config.gateway.tls_key)
+    options = GatewayOptions(
+        host=host, port=port, tls=tls, secret=key, operator_key=key, restartable=True
+    )
     gateway = gateway_server(store, options, plugins, config)
     control = GatewayControl(gateway, key)
     await store.open()
