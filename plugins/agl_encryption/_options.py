@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Final, Literal, get_args
 from agl_stores import LayerOptions
 from pydantic import Field, field_validator
 
-Content = Literal[
+SealedField = Literal[
     "messages", "tokens", "attributes", "errors", "rewards", "outputs", "tasks", "prompts"
 ]
-FIELDS: Final[tuple[Content, ...]] = get_args(Content)
+FIELDS: Final[tuple[SealedField, ...]] = get_args(SealedField)
 """Everything that can be encrypted: the default."""
 
 
@@ -21,7 +21,7 @@ class EncryptionOptions(LayerOptions):
     always: ClassVar[bool] = True
     order: ClassVar[int] = -100
 
-    fields: list[Content] = Field(default_factory=lambda: list(FIELDS))
+    fields: list[SealedField] = Field(default_factory=lambda: list(FIELDS))
     """What is encrypted. ``messages``: messages, tools and answers of model calls; ``tokens``: their
     token ids and log-probabilities, which decode to the messages; ``attributes``: those of spans,
     with tool arguments and results; ``errors``: messages and tracebacks; ``rewards``: the reasons
