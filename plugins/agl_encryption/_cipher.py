@@ -30,6 +30,7 @@ class Cipher:
         """Configure the cipher; without keys it only recognises what is encrypted."""
         self.keys = keys
         self._ciphers: dict[str, AESGCM] = {}
+        self._refusals: tuple[type[Exception], ...] = ()
         if keys is not None:
             self._head = _MAGIC + bytes([len(keys.active)]) + keys.active.encode()
             self._active = self._cipher(keys.active, what="")
@@ -68,13 +69,11 @@ class Cipher:
         """
         known = key_id(sealed) or ""
         cipher = self._cipher(known, what=what)
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
-
         start = len(_MAGIC) + 1 + len(known)
-        nonce, body = sealed[start : start + _NONCE], sealed[start + _NONCE :]
+        body = memoryview(sealed)[start + _NONCE :]
         try:
-            return cipher.decrypt(nonce, body, place)
-        except InvalidTag:
+            return cipher.decrypt(sealed[start : start + _NONCE], body, place)
+        except self._refusals:
             raise EncryptionError(
                 what,
                 known,
@@ -84,8 +83,6 @@ class Cipher:
 
     def _cipher(self, known: str, *, what: str) -> AESGCM:
         if known not in self._ciphers:
-            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
-
             key = self.keys.get(known) if self.keys is not None else None
             if key is None:
                 have = f"; the keys here are {self.keys.ids}" if self.keys is not None else ""
@@ -94,6 +91,10 @@ class Cipher:
                     known,
                     f"which is not here: set {ENV_KEY}, or add the key to {ENV_KEYS}{have}",
                 )
+            from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+            self._refusals = (InvalidTag,)
             self._ciphers[known] = AESGCM(key)
         return self._ciphers[known]
 

@@ -14,6 +14,11 @@ import msgspec
 from msgspec.structs import replace
 
 from agl_core.errors import StoreError
+from agl_core.semconv import (
+    GEN_AI_REQUEST_MODEL,
+    GEN_AI_USAGE_INPUT_TOKENS,
+    GEN_AI_USAGE_OUTPUT_TOKENS,
+)
 from agl_core.store import SPANS, Codec, encode, encode_span, json_value
 from agl_core.text import exact_bytes
 from agl_core.types import (
@@ -38,6 +43,7 @@ _SEALED: Final = "agl.sealed"
 """Attribute of a span with its encrypted value."""
 _OF_SPANS: Final = ("messages", "tokens", "attributes", "errors", "rewards")
 """Fields of spans, in the order of their bits in an encrypted value; new ones come last."""
+_ALL_OF_SPANS: Final = (1 << len(_OF_SPANS)) - 1
 _NO_TOKENS: Final = Choice()
 
 
@@ -78,7 +84,8 @@ class Sealing:
         self._fields = frozenset(fields) if cipher.keys is not None else frozenset[str]()
         self._of_spans = frozenset(_OF_SPANS) & self._fields
         self._open_of_spans = frozenset(_OF_SPANS) - self._of_spans
-        self._mask = sum(1 << n for n, name in enumerate(_OF_SPANS) if name in self._fields)
+        bits = (1 << n for n, name in enumerate(_OF_SPANS) if name in self._fields)
+        self._mask = bytes([sum(bits)])
         self._for_people = for_people
 
     def for_people(self) -> Sealing:
@@ -89,7 +96,9 @@ class Sealing:
         if not self._of_spans:
             return span
         content = encode_span(_without(span, self._open_of_spans))
-        value = self.cipher.seal(bytes([self._mask]) + content, _place_of(span))
+        value = self.cipher.seal(self._mask + content, _place_of(span))
+        if not self._open_of_spans:
+            return _bare(span, value)
         bare = _without(span, self._of_spans)
         if bare.attributes:  # one that contains itself must not cost the encrypted value
             bare = SPANS.decode(encode_span(bare))
@@ -99,15 +108,15 @@ class Sealing:
         sealed = span.attributes.get(_SEALED)
         if not isinstance(sealed, bytes) or key_id(sealed) is None:
             return span
-        attributes = {name: value for name, value in span.attributes.items() if name != _SEALED}
-        span = replace(span, attributes=attributes)
         try:
             value = self.cipher.open(sealed, _place_of(span), what=f"Span {span.id!r}")
         except EncryptionError as error:
-            return _shown_span(span, self._text_of(error))
+            return _shown_span(_unmarked(span), self._text_of(error))
         content = SPANS.decode(value[1:])
+        if value[0] == _ALL_OF_SPANS:
+            return content
         fields = [name for n, name in enumerate(_OF_SPANS) if value[0] >> n & 1]
-        return content if len(fields) == len(_OF_SPANS) else _merged(span, content, fields)
+        return _merged(_unmarked(span), content, fields)
 
     def seal_output(self, attempt_id: str, output: Any) -> Any:
         kept = json_value(output)
@@ -255,6 +264,26 @@ def _place_of(span: Span) -> bytes:
     return b"span %d " % len(attempt) + attempt + exact_bytes(span.id)
 
 
+def _unmarked(span: Span) -> Span:
+    """Return a span without its encrypted value."""
+    kept = {name: value for name, value in span.attributes.items() if name != _SEALED}
+    return replace(span, attributes=kept)
+
+
+def _bare(span: Span, value: bytes) -> Span:
+    """Return a span whose content is all in the encrypted value, with the counts of its tokens."""
+    attributes: dict[str, Any] = {_SEALED: value}
+    call, reward = span.call, span.reward
+    if call is not None:
+        attributes[GEN_AI_REQUEST_MODEL] = call.model
+        attributes[GEN_AI_USAGE_INPUT_TOKENS] = len(call.prompt_token_ids)
+        sampled = sum(len(choice.token_ids) for choice in call.choices)
+        attributes[GEN_AI_USAGE_OUTPUT_TOKENS] = sampled
+    if reward is not None and reward.why:
+        reward = replace(reward, why="")
+    return replace(span, attributes=attributes, error="", call=None, reward=reward)
+
+
 def _without(span: Span, fields: frozenset[str]) -> Span:
     """Return a span without the content of some fields."""
     if not fields:
@@ -290,9 +319,13 @@ def _call_without(call: ModelCall, fields: frozenset[str]) -> ModelCall:
 
 
 def _choice_without(choice: Choice, fields: frozenset[str]) -> Choice:
-    kept = Choice(index=choice.index, finish_reason=choice.finish_reason)
-    if "tokens" not in fields:
-        kept = replace(kept, token_ids=choice.token_ids, logprobs=choice.logprobs)
+    tokens = choice if "tokens" not in fields else _NO_TOKENS
+    kept = Choice(
+        index=choice.index,
+        finish_reason=choice.finish_reason,
+        token_ids=tokens.token_ids,
+        logprobs=tokens.logprobs,
+    )
     return kept if "messages" in fields else _with_texts(kept, choice)
 
 

@@ -320,9 +320,13 @@ async def test_people_see_that_a_record_is_encrypted(tmp_path: Path, keys) -> No
     await store.open()
     shown = "[encrypted with key old]"
     call, reward, tool = await store.spans(["ro_1"])
-    assert call.call is not None
-    assert call.call.messages == [{"role": "user", "content": shown}]
-    assert [choice.text for choice in call.call.choices] == [shown, shown]
+    assert (call.kind, call.agent, call.call) == (SpanKind.LLM, "planner", None)
+    assert call.attributes == {
+        "agl.encrypted": shown,
+        "gen_ai.request.model": "the-model",
+        "gen_ai.usage.input_tokens": 32,
+        "gen_ai.usage.output_tokens": 32,
+    }
     assert reward.reward is not None
     assert (reward.reward.value, reward.reward.why) == (0.75, shown)
     assert tool.attributes == {"agl.encrypted": shown}
@@ -334,6 +338,22 @@ async def test_people_see_that_a_record_is_encrypted(tmp_path: Path, keys) -> No
     resources = await store.resources()
     assert resources is not None
     assert resources.items["system"] == PromptTemplate(template=shown)
+    await store.close()
+
+
+async def test_people_see_which_messages_are_encrypted(tmp_path: Path) -> None:
+    await written(tmp_path, ["messages"])
+    store = without_keys(SqliteStore(tmp_path / "store.db")).reader().shown()
+    await store.open()
+    shown = "[encrypted with key old]"
+    call, reward, tool = await store.spans(["ro_1"])
+    assert call.call is not None
+    assert call.call.messages == [{"role": "user", "content": shown}]
+    assert [choice.text for choice in call.call.choices] == [shown, shown]
+    assert call.call.prompt_token_ids == pack_ints(TOKENS)
+    assert reward.reward is not None
+    assert reward.reward.why.startswith("planted-reason")
+    assert tool.error == "planted-span-error"
     await store.close()
 
 
