@@ -380,6 +380,11 @@ def encryption() -> str:
     return _section("encryption")
 
 
+def storage() -> str:
+    """Return the options of ``[storage]``."""
+    return _section("storage")
+
+
 def privacy() -> str:
     """Return the options of ``[privacy]``."""
     return _section("privacy")
@@ -447,6 +452,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "optimizers": optimizers,
     "options": options,
     "plugins": plugins,
+    "storage": storage,
     "verl_memory": verl_memory,
 }
 
