@@ -31,7 +31,11 @@ class Cipher:
         self.keys = keys
         self._ciphers: dict[str, AESGCM] = {}
         self._refusals: tuple[type[Exception], ...] = ()
+        self._head = b""
+        self.active = ""
+        """Id of the key that encrypts; empty without keys."""
         if keys is not None:
+            self.active = keys.active
             self._head = _MAGIC + bytes([len(keys.active)]) + keys.active.encode()
             self._active = self._cipher(keys.active, what="")
             secret = keys.get(keys.active) or b""
@@ -67,9 +71,11 @@ class Cipher:
         Raises:
             EncryptionError: its key is missing or wrong, or the value was changed or moved.
         """
-        known = key_id(sealed) or ""
-        cipher = self._cipher(known, what=what)
-        start = len(_MAGIC) + 1 + len(known)
+        if self._head and sealed.startswith(self._head):
+            known, cipher, start = self.active, self._active, len(self._head)
+        else:
+            known = key_id(sealed) or ""
+            cipher, start = self._cipher(known, what=what), len(_MAGIC) + 1 + len(known)
         body = memoryview(sealed)[start + _NONCE :]
         try:
             return cipher.decrypt(sealed[start : start + _NONCE], body, place)

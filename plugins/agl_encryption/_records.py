@@ -277,7 +277,9 @@ def _bare(span: Span, value: bytes) -> Span:
     if call is not None:
         attributes[GEN_AI_REQUEST_MODEL] = call.model
         attributes[GEN_AI_USAGE_INPUT_TOKENS] = len(call.prompt_token_ids)
-        sampled = sum(len(choice.token_ids) for choice in call.choices)
+        sampled = 0
+        for choice in call.choices:
+            sampled += len(choice.token_ids)
         attributes[GEN_AI_USAGE_OUTPUT_TOKENS] = sampled
     if reward is not None and reward.why:
         reward = replace(reward, why="")
