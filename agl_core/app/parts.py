@@ -393,7 +393,8 @@ def make_tracking(
     observers = plugins.registry("observers")
     asked = [*(["trackers"] if config.trackers else []), *config.sections]  # some are of layers
     sections = [each for each in asked if each in observers]
-    return [observers.create(each, config, plugins, describe) for each in sections]
+    made = [observers.create(each, config, plugins, describe) for each in sections]
+    return sorted(made, key=lambda each: not getattr(each, "brings_checkpoints", False))
 
 
 def make_filters(config: RunConfig, plugins: PluginManager) -> list[Filter]:
