@@ -372,9 +372,30 @@ def verl_memory() -> str:
 
 def events() -> str:
     """Return the options of ``[events]``."""
-    model = own_plugins().registry("observers").options_model("events")
+    return _section("events")
+
+
+def storage() -> str:
+    """Return the options of ``[storage]``."""
+    return _section("storage")
+
+
+def privacy() -> str:
+    """Return the options of ``[privacy]``."""
+    return _section("privacy")
+
+
+def _section(name: str) -> str:
+    model = own_plugins().registry("observers").options_model(name)
     assert model is not None
-    return "\n\n".join(_sections(model, "events", titled=False))
+    return "\n\n".join(_sections(model, name, titled=False))
+
+
+def limits() -> str:
+    """Return the options of ``[limits]``."""
+    model = own_plugins().registry("admissions").options_model("limits")
+    assert model is not None
+    return "\n\n".join(_sections(model, "limits"))
 
 
 def event_data() -> str:
@@ -416,11 +437,14 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": error_tree,
     "event_data": event_data,
     "events": events,
+    "privacy": privacy,
     "extras": extras,
     "hooks": hooks,
+    "limits": limits,
     "optimizers": optimizers,
     "options": options,
     "plugins": plugins,
+    "storage": storage,
     "verl_memory": verl_memory,
 }
 

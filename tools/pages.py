@@ -44,6 +44,7 @@ FACES: Final = {
     "agl_checks": "What the checks of several frameworks look for.",
     "agl_endpoints": "Clients and servers of OpenAI-compatible endpoints.",
     "agl_events": "Events of runs: reading them, and what a bus implements.",
+    "agl_privacy": "Personal data: found and masked.",
     "agl_prompts": "The base of prompt optimisers.",
     "agl_reading": "A store as pages of rows.",
     "agl_records": "Exports of records.",

@@ -177,15 +177,14 @@ def _anchor(data: dict[str, Any], folder: Path) -> None:
     _anchor_key(data, "agent", folder)
     for tasks in _tables([data.get("tasks")]):
         for key in ("train", "val"):
-            _anchor_key(tasks, key, folder)
+            _anchor_key(tasks, key, folder, rows=True)
     for reward in _tables(data.get("rewards")):
         _anchor_key(reward, "name", folder)
     for section in (*_tables(data.get("optimizers")), *_tables(data.get("phases"))):
         for model in _tables(section):
             _anchor_key(model, "function", folder)
-    for prompt in _tables(data.get("prompts")):
-        if isinstance(file := prompt.get("file"), str):
-            prompt["file"] = str(folder / Path(file).expanduser())
+    for table in _tables([*_tables(data.get("prompts")), data.get("gateway")]):
+        _anchor_files(table, folder)
     if isinstance(plugins := data.get("plugins"), list):
         data["plugins"] = [_anchored(item, folder) for item in cast("list[Any]", plugins)]
     for table in (data, *_tables(data.get("policies"))):
@@ -200,9 +199,15 @@ def _tables(section: Any) -> list[dict[str, Any]]:
     return [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
 
 
-def _anchor_key(table: dict[str, Any], key: str, folder: Path) -> None:
+def _anchor_key(table: dict[str, Any], key: str, folder: Path, *, rows: bool = False) -> None:
     if key in table:
-        table[key] = _anchored(table[key], folder)
+        table[key] = _anchored(table[key], folder, rows=rows)
+
+
+def _anchor_files(table: dict[str, Any], folder: Path) -> None:
+    for key in {"file", "tls_cert", "tls_key"} & table.keys():
+        if isinstance(file := table[key], str):
+            table[key] = str(folder / Path(file).expanduser())
 
 
 def _anchor_model(table: dict[str, Any], folder: Path) -> None:
@@ -211,12 +216,12 @@ def _anchor_model(table: dict[str, Any], folder: Path) -> None:
         table["model"] = str(folder / model)
 
 
-def _anchored(value: Any, folder: Path) -> Any:
-    """Make a ``file.py:attribute``, a ``.py`` file or a file of rows absolute."""
+def _anchored(value: Any, folder: Path, *, rows: bool = False) -> Any:
+    """Make a ``file.py:attribute``, a ``.py`` file or, with `rows`, a file of rows absolute."""
     if not isinstance(value, str):
         return value
     location = value.rpartition(":")[0] or value
-    if is_row_file(value) or location.endswith(".py") or value.endswith(".py"):
+    if (rows and is_row_file(value)) or location.endswith(".py") or value.endswith(".py"):
         return str(folder / Path(value).expanduser())
     return value
 

@@ -48,6 +48,19 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_layers(self, register: Register) -> None:
+        """Offer layers of stores: ``factory(options, store: StoreLifecycle) -> StoreLifecycle``.
+
+        A layer changes records before they are stored and after they are read, in every process
+        that opens a store; `agl_stores.StoreLayer` passes the rest on. The name is the section of
+        the configuration that asks for it, and the registered options describe the section. Where
+        there is no configuration, such as for ``agl store ls``, and in runs without the section,
+        only layers are used whose options have ``always = True``; they get None. The layer whose
+        options have the lowest ``order`` (0 by default) is next to the records; of an equal one,
+        the first by name.
+        """
+
+    @hookspec(historic=True)
     def agl_register_adapters(self, register: Register) -> None:
         """Offer adapters: ``factory(agents, *, policies, channel_weights) -> Adapter``."""
 
@@ -92,6 +105,12 @@ class RegisterSpecs:
 
         It returns the rows of the split ``train`` or ``val``, as `agl_core.train` takes them; no
         row is in both. The name contains no dot and no colon.
+
+        Other names offer readers, which give an iterable of rows. The name ``.csv`` reads files
+        with this ending: ``factory(path: Path, label: str)``; `label` begins messages. The name
+        ``s3:`` reads addresses of this scheme: ``factory(address: str, label: str, read)``, where
+        ``read(path)`` gives the rows of a local file with the same ending. The name ``<object>``
+        reads what `agl_core.train` is given: ``factory(rows: Any, label: str)``.
         """
 
     @hookspec(historic=True)
@@ -107,6 +126,14 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_filters(self, register: Register) -> None:
+        """Offer filters of training: ``factory(options: dict) -> Filter``.
+
+        The name is the section of the configuration that asks for it, and `options` is the section,
+        which belongs to an observer or layer of the same name. See `agl_core.interfaces.Filter`.
+        """
+
+    @hookspec(historic=True)
     def agl_register_trackers(self, register: Register) -> None:
         """Offer experiment trackers: ``factory(options) -> Tracker``."""
 
@@ -116,7 +143,8 @@ class RegisterSpecs:
 
         The name is the section of the configuration that asks for it, such as ``trackers``; the
         registered options describe the section. `describe` returns the `TrackedRun`, once the run
-        has its store's lease. A name with a dot is what the observer before the dot uses, as that
+        has its store's lease. One with a true attribute `brings_checkpoints` is entered before the
+        others, as it may bring the checkpoint that the run continues from. A name with a dot is what the observer before the dot uses, as that
         observer states.
         """
 
@@ -150,6 +178,15 @@ class RegisterSpecs:
         A rewriter changes the messages and tools of requests before the gateway sends them, as
         `agl_core.interfaces.Rewriter` states. All rewriters that are registered are used, in the
         order of their names.
+        """
+
+    @hookspec(historic=True)
+    def agl_register_admissions(self, register: Register) -> None:
+        """Offer checks of model requests at the gateway: ``factory(config) -> Admission``.
+
+        The name is the section of the configuration that asks for it, such as ``limits``; the
+        registered options describe the section. `agl_core.interfaces.Admission` states the check,
+        which may refuse a request. ``agl gateway --config`` uses the section of that file.
         """
 
     @hookspec(historic=True)

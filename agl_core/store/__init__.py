@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from agl_core.store.options import SqliteOptions as SqliteOptions
     from agl_core.store.options import StoreOptions as StoreOptions
     from agl_core.store.options import described as described
+    from agl_core.store.options import layered as layered
     from agl_core.store.options import store_of as store_of
     from agl_core.store.options import store_options as store_options
     from agl_core.store.options import store_schemes as store_schemes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, cast
@@ -17,9 +18,10 @@ from pydantic import (
     field_validator,
 )
 
-from agl_core.config import RunConfig, StoreConfig, check_options
+from agl_core.config import RunConfig, StoreConfig, check_options, validate
 from agl_core.config.validation import keys_at, local_path, scheme_of
 from agl_core.errors import ConfigError, PluginError
+from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
 from agl_core.store._base import Retention
 
@@ -131,9 +133,18 @@ def store_of(config: RunConfig, plugins: PluginManager) -> StoreConfig:
 
     A configuration without the section has the address in the environment variable
     ``AGL_STORE_URL``, if it is set.
+
+    Raises:
+        ConfigError: no store takes the address in the environment variable.
     """
     section, url = config.store, os.environ.get(STORE_URL)
     if "store" not in config.model_fields_set and url:
+        if not _takers(url, plugins):
+            known = sorted(each for taken in store_schemes(plugins).values() for each in taken)
+            raise ConfigError(
+                f"{STORE_URL} is {without_password(url)!r}, which no store takes: an address "
+                f"begins with one of {', '.join(f'{each}://' for each in known)}"
+            )
         section = StoreConfig.model_validate({"url": url})
     address = section.options.get("url")
     if "name" in section.model_fields_set or not isinstance(address, str):
@@ -187,6 +198,30 @@ def _refuse_address(config: StoreConfig, plugins: PluginManager) -> None:
             f"Configuration: store.url = {without_password(address)!r}: the store {config.name!r} has no url; "
             f"name = {able[0]!r} takes this address"
         )
+
+
+def layered(
+    store: StoreLifecycle, sections: Mapping[str, Any], plugins: PluginManager
+) -> StoreLifecycle:
+    """Return the store inside its layers, in the order of `agl_register_layers`.
+
+    Args:
+        store: The store that its factory made.
+        sections: `RunConfig.sections`; empty where no configuration is at hand.
+        plugins: The loaded plugins.
+
+    Raises:
+        ConfigError: an option of a layer is wrong, or it cannot be used.
+        PluginError: a layer cannot be imported, or lacks a library.
+    """
+    layers = plugins.registry("layers")
+    models = {name: layers.options_model(name) for name in layers.names()}
+    for name in sorted(models, key=lambda each: (getattr(models[each], "order", 0), each)):
+        if name in sections or getattr(models[name], "always", False):
+            model = models[name] if name in sections else None
+            options = validate(model, sections[name], where=name) if model else None
+            store = layers.create(name, options, store)
+    return store
 
 
 def described(options: BaseModel | None) -> StoreOptions:

@@ -9,8 +9,10 @@ from typing import Any, Final, Literal
 import agl_core
 from agl_compat._agent import Agent
 from agl_compat._lit import LitAgent, RolloutFunction, program_of
-from agl_compat._log import TrainingLog
+from agl_compat._log import TrainingLog, mask_as_asked
 from agl_compat._names import renamed
+from agl_compat._rates import service_settings
+from agl_compat._services import bus_settings
 from agl_compat._storage import LightningStore, storage_settings
 from agl_compat._trainer import ADAPTER
 from agl_core.app import Report, load_plugins
@@ -68,7 +70,9 @@ class GRPOTrainer:
         if config is None:
             config = {"algorithm": self.algorithm}
         self.config = config if isinstance(config, RLConfig) else RLConfig(**config)
-        self._store = storage_settings() if store is None else store.settings()
+        self._services = storage_settings() if store is None else store.settings()
+        self._services |= {**bus_settings(), **service_settings()}
+        mask_as_asked()
 
     def train(
         self,
@@ -94,7 +98,7 @@ class GRPOTrainer:
         if names and tasks is None:
             tasks = named_tasks(names, "train")
         name, program = _program(agent)
-        settings: dict[str, Any] = {**ADAPTER, **self._store}
+        settings: dict[str, Any] = {**ADAPTER, **self._services}
         if names and reward is None:
             settings["rewards"] = [{"name": "task_set"}]
         tunes = self.config.algorithm == _PROMPT_OPTIMIZER

@@ -1,4 +1,4 @@
-"""``LightningStore()`` and ``AGL_STORAGE`` as the store of a run."""
+"""``LightningStore()``, ``AGL_STORAGE`` and ``DATABASE_URL`` as the store of a run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from agl_compat._names import renamed
+from agl_compat._services import database_settings
 from agl_core.app import load_plugins
 from agl_core.errors import ConfigError
 from agl_core.store import store_schemes, without_password
@@ -21,7 +22,8 @@ class LightningStore:
         """Choose a store.
 
         Args:
-            url: Address of a store, a directory for runs, or None for that in ``AGL_STORAGE``.
+            url: Address of a store, a directory for runs, or None for that in ``AGL_STORAGE``, else
+                in ``DATABASE_URL``.
 
         Raises:
             ConfigError: no plugin serves the scheme of the address.
@@ -45,16 +47,16 @@ class InMemoryLightningStore(LightningStore):
 
 
 def storage_settings(url: str | None = None) -> dict[str, Any]:
-    """Return the settings for an address, by default that in ``AGL_STORAGE``; empty without one.
+    """Return the settings for an address, by default that in ``AGL_STORAGE`` or ``DATABASE_URL``.
 
-    A directory is that of runs. An address is the ``url`` of the store that serves its scheme.
+    They are empty without one. A directory is that of runs. An address is the ``url`` of the store that serves its scheme.
 
     Raises:
         ConfigError: no plugin serves the scheme.
     """
     given = url if url is not None else os.environ.get(VARIABLE, "")
     if not given:
-        return {}
+        return database_settings() if url is None else {}
     if url is None:
         renamed(VARIABLE, "store.url and directory of a run file")
     parts = urlsplit(given)

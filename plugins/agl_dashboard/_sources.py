@@ -189,7 +189,9 @@ class ShownRun:
         address.check_named(f"agl dashboard {address.url}")
         self.config = address.run
         self._opened = self._identity()
-        store = await self._stack.enter_async_context(open_for_reading(address, self._plugins))
+        store = await self._stack.enter_async_context(
+            open_for_reading(address, self._plugins, for_people=True)
+        )
         weights: Mapping[str, float] = self.config.channel_weights if self.config else {}
         reading = IndexedReading(store, self._index / f"{_digest(address)}.db", weights=weights)
         await reading.open()

@@ -16,7 +16,8 @@ def agl_register_commands(register: Register) -> None:
             "rollouts_export",
             "write what agents said and earned as training data",
         ),
-        ("store", "store", "list, show, delete and export a run's records"),
+        ("store", "store", "list, show, copy, delete and export a run's records"),
+        ("store.copy", "store_copy", "copy records into another store, and compare them"),
         (
             "store.export",
             "store_export",

@@ -18,11 +18,13 @@ from agl_core.store import (
     STORE_FILE,
     Readable,
     described,
+    layered,
     store_of,
     store_options,
     store_schemes,
     without_password,
 )
+from agl_stores._layer import StoreLayer
 
 _CONFIGURATIONS: Final = (".toml", ".yaml", ".yml", ".json")
 
@@ -125,12 +127,13 @@ def _check_offered(
         )
 
 
-def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
+def locate_store(target: str | Path, plugins: PluginManager, *, new: bool = False) -> StoreAddress:
     """Find the store of a run's directory, a configuration file, a database file or an address.
 
     Args:
         target: The user's argument.
         plugins: The loaded plugins; a run's plugin files are not loaded.
+        new: Whether the file of the records need not exist.
 
     Raises:
         ConfigError: the target is not one of these, its records do not exist, or no loaded plugin
@@ -157,7 +160,7 @@ def locate_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
             f"{text!r} is not a run's directory, configuration, store file or address (SCHEME://…): "
             f"no such file or directory exists"
         )
-    _check_kept(address)
+    _check_kept(address, new=new)
     return address
 
 
@@ -166,6 +169,25 @@ def of_file(path: Path, plugins: PluginManager) -> StoreAddress:
     config = StoreConfig.model_validate({"path": str(path)})
     options = store_options(config, plugins)
     return StoreAddress(config=config, options=options, directory=path.parent)
+
+
+def new_store(target: str | Path, plugins: PluginManager) -> StoreAddress:
+    """Find a store as `locate_store` does; its file need not exist.
+
+    A directory without a run gets the default store's file, and so does a path that does not exist:
+    it is that file if it has a suffix, such as ``copy.db``, and else the directory of the file.
+
+    Raises:
+        ConfigError: the target is a configuration that cannot be read, or no loaded plugin
+            registers its store.
+    """
+    path = Path(target).expanduser()
+    if has_scheme(str(target)) or path.is_file() or (path / RESOLVED).is_file():
+        return locate_store(target, plugins, new=True)
+    if path.suffix.lower() in _CONFIGURATIONS:
+        raise ConfigError(f"{str(target)!r} does not exist: name a configuration, or a .db file")
+    is_file = path.suffix != "" and not path.is_dir()
+    return of_file(path if is_file else path / STORE_FILE, plugins)
 
 
 def store_file(target: str, plugins: PluginManager) -> Path:
@@ -208,20 +230,34 @@ def _of_directory(path: Path, plugins: PluginManager) -> StoreAddress:
     )
 
 
-def _check_kept(address: StoreAddress) -> None:
+def _check_kept(address: StoreAddress, *, new: bool) -> None:
     if not described(address.options).kept:
         raise ConfigError(
             f"Run {str(address.directory)!r} kept its records in memory, so they no longer exist"
         )
     file = address.file
-    if file is not None and not file.is_file():
+    if not new and file is not None and not file.is_file():
         raise ConfigError(
             f"Run {str(address.directory)!r} has no store: there is no file {str(file)!r}"
         )
 
 
 def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecycle:
-    """Make the store at an address without opening it.
+    """Make the store at an address in its layers, without opening it.
+
+    Layers have the options of a configuration that the user gave. Those in a run's directory are
+    not used, because an option may name code or files.
+
+    Raises:
+        ConfigError: the server's address comes only from a run's directory, or a layer cannot be
+            used.
+    """
+    sections = address.run.sections if address.run is not None and address.named else {}
+    return layered(bare_store_at(address, plugins), sections, plugins)
+
+
+def bare_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecycle:
+    """Make the store at an address without its layers: it gives and takes records as stored.
 
     Raises:
         ConfigError: the server's address comes only from a run's directory.
@@ -233,15 +269,23 @@ def make_store_at(address: StoreAddress, plugins: PluginManager) -> StoreLifecyc
 
 @asynccontextmanager
 async def open_for_reading(
-    address: StoreAddress, plugins: PluginManager
+    address: StoreAddress, plugins: PluginManager, *, for_people: bool = False
 ) -> AsyncGenerator[StoreLifecycle, None]:
     """Open a store for reading, whether or not its run has ended.
 
     A store that is not `Readable` is opened for reading and writing.
+
+    Args:
+        address: The store.
+        plugins: The loaded plugins.
+        for_people: The records are only shown: a text stands for what a layer cannot read, which
+            is otherwise an error. See `agl_stores.StoreLayer.shown`.
     """
     store = make_store_at(address, plugins)
     if isinstance(store, Readable):
         store = store.reader()
+    if for_people and isinstance(store, StoreLayer):
+        store = store.shown()
     await store.open()
     try:
         yield store

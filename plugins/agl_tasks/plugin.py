@@ -16,6 +16,14 @@ def agl_register_tasks(register: Register) -> None:
         ("gsm8k", "_hub:gsm8k", "school mathematics, read by the package datasets"),
     ):
         register(name, f"agl_tasks.{target}", summary=summary)
+    for ending, reader, summary in (
+        (".jsonl", "jsonl", "a JSON value a line"),
+        (".json", "json_array", "an array of JSON values"),
+        (".csv", "csv_table", "a table as CSV"),
+        (".parquet", "parquet_table", "a table as Parquet"),
+    ):
+        register(ending, f"agl_tasks._files:{reader}", summary=summary)
+    register("<object>", "agl_tasks._objects:rows_of", summary="rows, and tables of libraries")
 
 
 @hookimpl

@@ -69,7 +69,7 @@ def command(  # noqa: PLR0913 - one per option
                 f"Store {address.config.name!r} cannot delete the spans of single rollouts"
             )
         query = RolloutQuery(statuses=_FINAL, run_id=run_id)
-        async with reading(state, address) as reader:
+        async with reading(state, address, for_people=True) as reader:
             ids = [r.id async for page in rollout_pages(reader, query) for r in page if chosen(r)]
         total = Pruned()
         for start in range(0, len(ids), _BATCH):

@@ -74,7 +74,7 @@ def command(
     filters, address = filters_of(options), located(state, target)
 
     async def read() -> Listing:
-        async with reading(state, address) as store:
+        async with reading(state, address, for_people=True) as store:
             if before is not None and not await store.rollouts(RolloutQuery(ids=(before,))):
                 raise ConfigError(f"There is no rollout {before!r} in {target!r}")
             return await listing(store, filters, limit=limit, before=before)

@@ -38,7 +38,7 @@ def command(state: CliState, *, target: str, rollout_id: str, json_file: str | N
     address = located(state, target)
 
     async def read() -> tuple[Rollout, list[Span]]:
-        async with reading(state, address) as store:
+        async with reading(state, address, for_people=True) as store:
             found = await store.rollouts(RolloutQuery(ids=(rollout_id,)))
             if not found:
                 raise ConfigError(f"There is no rollout {rollout_id!r} in {target!r}")

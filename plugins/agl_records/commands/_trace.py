@@ -126,7 +126,7 @@ def command(  # noqa: PLR0913 - one per option
     address = located(state, target)
 
     async def read() -> tuple[list[tuple[Rollout, list[Span]]], int]:
-        async with reading(state, address) as store:
+        async with reading(state, address, for_people=True) as store:
             return await find(store, wanted)
 
     found, total = asyncio.run(read())

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agl_core.config.rows import load_tasks
 from agl_core.errors import ConfigError
 from agl_core.types import Task
+from tests.plugins.tasks.loading import load_tasks
 
 ROWS = {"question": ["1 + 1?", "2 + 2?"], "answer": [2, None], "tags": [["a"], []]}
 NAMED = {"input": "question", "expected": "answer"}

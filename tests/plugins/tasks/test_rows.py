@@ -6,6 +6,7 @@ import enum
 import json
 import re
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -14,9 +15,9 @@ import pytest
 
 from agl_core.config import RunConfig
 from agl_core.config.loader import load_config
-from agl_core.config.rows import load_tasks
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
 from agl_core.types import Task
+from tests.plugins.tasks.loading import load_tasks
 
 GSM = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]
 NAMED = {"input": "question", "expected": "answer"}
@@ -41,7 +42,7 @@ def test_jsonl_as_windows_writes_it(tmp_path):
 
     assert (first.input, first.expected) == ("“quoted”", "😀")
     assert second.input == "line\u2028separator"
-    assert load_tasks(file) == load_tasks("my set/t.jsonl", base=tmp_path)
+    assert load_tasks(file) == [first, second]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +65,41 @@ def test_a_bad_row_is_named(tmp_path, line, reason):
     assert str(file) in str(caught.value)
 
 
+def test_a_row_after_empty_lines_is_named_with_its_line(tmp_path):
+    file = write(tmp_path, "t.jsonl", "\n1\n\n{\n")
+
+    with pytest.raises(ConfigError, match=r"row 2 \(line 4\) is not JSON"):
+        load_tasks(file)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["t.jsonl", "my.set.csv", "12:30.json", "~/t.csv", "a/b.JSONL", "unknown.rows"],
+)
+def test_files_count_from_the_configuration(tmp_path, name):
+    config = load_config(write(tmp_path, "run.toml", f"[tasks]\ntrain = '{name}'\n"))
+
+    assert config.tasks.train == str(tmp_path / Path(name).expanduser())
+
+
+@pytest.mark.parametrize("name", ["math", "pkg.mod:rows", "pkg:sets.train", "s3://b/t.jsonl"])
+def test_references_sets_and_addresses_stay(tmp_path, name):
+    config = load_config(write(tmp_path, "run.toml", f"[tasks]\nval = '{name}'\n"))
+
+    assert config.tasks.val == name
+
+
+def test_an_address_of_another_kind_lists_the_kinds():
+    with pytest.raises(ConfigError, match=r"Unknown task 'gopher:'.*\.csv, \.json, \.jsonl"):
+        load_tasks("gopher://host/t.jsonl")
+
+
 def test_rows_callables_and_references(tmp_path):
     write(tmp_path, "data.py", "rows = [1, {'input': 2}]\ndef make(): return iter(rows)")
 
-    for source in ("data.py:rows", "data.py:make", [1, {"input": 2}], lambda: [1, {"input": 2}]):
-        tasks = load_tasks(source, base=tmp_path)
+    references = (f"{tmp_path}/data.py:rows", f"{tmp_path}/data.py:make")
+    for source in (*references, [1, {"input": 2}], lambda: [1, {"input": 2}]):
+        tasks = load_tasks(source)
         assert [(task.id, task.input) for task in tasks] == [("0", 1), ("1", 2)]
     given = [Task(id="a", input=1)]
     assert load_tasks(given) == given
@@ -76,10 +107,10 @@ def test_rows_callables_and_references(tmp_path):
 
 @pytest.mark.parametrize("source", [[], list, "empty.jsonl"])
 def test_an_empty_data_set_is_an_error(source, tmp_path):
-    write(tmp_path, "empty.jsonl", "\n")
+    file = write(tmp_path, "empty.jsonl", "\n")
 
     with pytest.raises(ConfigError, match="is empty"):
-        load_tasks(source, base=tmp_path)
+        load_tasks(file if isinstance(source, str) else source)
 
 
 @pytest.mark.parametrize("source", [lambda: None, lambda: "text", {"input": 1}, 5])
