@@ -95,6 +95,40 @@ async def test_processes_that_share_a_redis_count_together(redis: Any) -> None:
         await each.aclose()
 
 
+async def test_events_at_once_ask_redis_together_and_get_no_more_than_the_rate(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter, asked = Limiter("60/hour", redis=redis.url), list[int]()
+    allowed = Limiter._allowed
+
+    async def counted(self: Limiter, names: tuple[str, ...], cost: int) -> bool:
+        asked.append(cost)
+        return await allowed(self, names, cost)
+
+    monkeypatch.setattr(Limiter, "_allowed", counted)
+    found = await asyncio.gather(*(limiter.refusal("a") for _ in range(50)))
+    assert found == [None] * 50
+    assert asked == [50]
+    found = await asyncio.gather(*(limiter.refusal("a") for _ in range(20)))
+    assert [each is None for each in found] == [True] * 10 + [False] * 10
+    assert await limiter.refusal("b") is None
+    assert not limiter._queues
+    await limiter.aclose()
+
+
+async def test_an_event_that_is_given_up_counts_nothing(redis: Any) -> None:
+    limiter = Limiter("3/hour", redis=redis.url)
+    given_up = [asyncio.create_task(limiter.refusal("a")) for _ in range(5)]
+    await asyncio.sleep(0)
+    kept = asyncio.create_task(limiter.refusal("a"))
+    for task in given_up[1:]:
+        task.cancel()
+    await asyncio.gather(*given_up, return_exceptions=True)
+    assert await kept is None
+    assert await limiter.refusal("a") is None
+    await limiter.aclose()
+
+
 async def test_without_redis_a_process_counts_by_itself_and_says_so_once(
     redis: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
