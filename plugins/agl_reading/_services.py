@@ -12,6 +12,7 @@ import msgspec
 
 from agl_core.clocks import monotonic, wall
 from agl_core.files import write_private
+from agl_core.text import json_bytes, replaced_json
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class ServiceLog:
             if self._file.parent.parent.is_dir():
                 self._file.parent.mkdir(exist_ok=True)
                 state = msgspec.structs.replace(make(), at=wall(), pid=os.getpid())
-                write_private(self._file, msgspec.json.encode(state))
+                write_private(self._file, json_bytes(state))
         except OSError as error:
             _log.debug("Could not write %s: %s", self._file, error)
 
@@ -70,7 +71,9 @@ def read_services(directory: Path) -> list[ServiceState]:
     for file in sorted((directory / _FOLDER).glob("*.json"))[:_MOST]:
         try:
             if file.stat().st_size <= _LARGEST:
-                found.append(msgspec.json.decode(file.read_bytes(), type=ServiceState))
+                found.append(
+                    msgspec.json.decode(replaced_json(file.read_bytes()), type=ServiceState)
+                )
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
     return sorted(found, key=lambda each: each.title)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,6 +67,25 @@ async def test_a_refusal_states_when_the_next_event_is_allowed() -> None:
 def test_the_wait_follows_from_the_counts(window: Any, cost: int, seconds: float) -> None:
     found = module._Window(*window).wait_s(10, 60, cost)
     assert found == pytest.approx(seconds, abs=0.01)
+
+
+def test_those_who_ask_no_more_are_forgotten_without_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [6_000_000.0]
+    clock = SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0])
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr("limits.storage.memory.time", clock)
+    limiter = Limiter("5/second")
+    before = threading.active_count()
+    for number in range(50):
+        limiter.hit(f"user {number}")
+    storage = limiter._local.storage
+    assert len(storage.storage) == 50
+    now[0] += 30
+    limiter.hit("another")
+    assert len(storage.storage) == 1
+    assert threading.active_count() <= before
 
 
 def test_no_thread_gets_more_than_the_rate() -> None:
