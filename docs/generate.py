@@ -375,6 +375,11 @@ def events() -> str:
     return _section("events")
 
 
+def storage() -> str:
+    """Return the options of ``[storage]``."""
+    return _section("storage")
+
+
 def privacy() -> str:
     """Return the options of ``[privacy]``."""
     return _section("privacy")
@@ -439,6 +444,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "optimizers": optimizers,
     "options": options,
     "plugins": plugins,
+    "storage": storage,
     "verl_memory": verl_memory,
 }
 

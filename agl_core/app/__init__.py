@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from agl_core.app.parts import make_agent as make_agent
     from agl_core.app.parts import make_algorithm as make_algorithm
     from agl_core.app.parts import make_engine as make_engine
+    from agl_core.app.parts import make_filters as make_filters
     from agl_core.app.parts import make_integrations as make_integrations
     from agl_core.app.parts import make_scorer as make_scorer
     from agl_core.app.parts import make_store as make_store

@@ -26,6 +26,7 @@ from agl_core.app.parts import (
     gateway_server,
     make_algorithm,
     make_engine,
+    make_filters,
     make_integrations,
     make_store,
     remote_gateway,
@@ -44,6 +45,7 @@ from agl_core.interfaces import (
     Backend,
     Diagnose,
     Engine,
+    Filter,
     Gateway,
     GatewayUse,
     Observer,
@@ -260,15 +262,16 @@ def _adapter(plan: Blueprint, policies: Sequence[Policy], *, training: bool) -> 
         policies=policies,
         channel_weights=plan.config.channel_weights,
     )
-    return _Diagnosing(adapter, plan.plugins)
+    return _Diagnosing(adapter, plan.plugins, make_filters(plan.config, plan.plugins))
 
 
 @dataclass(frozen=True)
 class _Diagnosing:
-    """An adapter with the diagnoses of plugins, which are imported by the first attempt."""
+    """An adapter with filters, and diagnoses of plugins, which the first attempt imports."""
 
     adapter: Adapter
     plugins: PluginManager
+    filters: Sequence[Filter]
 
     @cached_property
     def diagnoses(self) -> list[Diagnose]:
@@ -277,7 +280,10 @@ class _Diagnosing:
     def adapt(self, record: AttemptRecord) -> AdaptedAttempt:
         adapted = self.adapter.adapt(record)
         found = [diagnose(record, adapted) for diagnose in self.diagnoses]
-        return replace(adapted, breaks=sum_breaks([adapted.breaks, *found]))
+        adapted = replace(adapted, breaks=sum_breaks([adapted.breaks, *found]))
+        for each in self.filters:
+            adapted = each.adapted(record, adapted)
+        return adapted
 
     def check(self, seen: Collection[str]) -> None:
         self.adapter.check(seen)

@@ -27,7 +27,9 @@ from agl_core.interfaces._learning import AttemptRecord as AttemptRecord
 from agl_core.interfaces._learning import CreditedCall as CreditedCall
 from agl_core.interfaces._learning import Demonstrator as Demonstrator
 from agl_core.interfaces._learning import Diagnose as Diagnose
+from agl_core.interfaces._learning import Filter as Filter
 from agl_core.interfaces._learning import ForestBuilder as ForestBuilder
+from agl_core.interfaces._learning import TakesFilters as TakesFilters
 from agl_core.interfaces._learning import Usage as Usage
 from agl_core.interfaces._learning import agent_calls as agent_calls
 from agl_core.interfaces._routes import Access as Access

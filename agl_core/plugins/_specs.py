@@ -126,6 +126,14 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_filters(self, register: Register) -> None:
+        """Offer filters of training: ``factory(options: dict) -> Filter``.
+
+        The name is the section of the configuration that asks for it, and `options` is the section,
+        which belongs to an observer or layer of the same name. See `agl_core.interfaces.Filter`.
+        """
+
+    @hookspec(historic=True)
     def agl_register_trackers(self, register: Register) -> None:
         """Offer experiment trackers: ``factory(options) -> Tracker``."""
 
@@ -135,7 +143,8 @@ class RegisterSpecs:
 
         The name is the section of the configuration that asks for it, such as ``trackers``; the
         registered options describe the section. `describe` returns the `TrackedRun`, once the run
-        has its store's lease. A name with a dot is what the observer before the dot uses, as that
+        has its store's lease. One with a true attribute `brings_checkpoints` is entered before the
+        others, as it may bring the checkpoint that the run continues from. A name with a dot is what the observer before the dot uses, as that
         observer states.
         """
 

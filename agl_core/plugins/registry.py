@@ -36,6 +36,7 @@ Kind = Literal[
     "tasks",
     "metrics",
     "diagnoses",
+    "filters",
     "trackers",
     "observers",
     "checks",

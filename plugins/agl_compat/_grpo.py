@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import agl_core
 from agl_compat._agent import Agent
 from agl_compat._lit import LitAgent, RolloutFunction, program_of
-from agl_compat._log import TrainingLog
+from agl_compat._log import TrainingLog, mask_as_asked
 from agl_compat._names import renamed
 from agl_compat._rates import service_settings
 from agl_compat._services import bus_settings
@@ -72,6 +72,7 @@ class GRPOTrainer:
         self.config = config if isinstance(config, RLConfig) else RLConfig(**config)
         self._services = storage_settings() if store is None else store.settings()
         self._services |= {**bus_settings(), **service_settings()}
+        mask_as_asked()
 
     def train(
         self,

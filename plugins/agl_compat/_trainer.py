@@ -8,7 +8,7 @@ from typing import Any, Final
 import agl_core
 from agl_compat._algorithms import APO, VERL, Settings
 from agl_compat._lit import program_of
-from agl_compat._log import TrainingLog
+from agl_compat._log import TrainingLog, mask_as_asked
 from agl_compat._names import renamed
 from agl_compat._rates import service_settings
 from agl_compat._resources import LLM, PromptTemplate
@@ -78,6 +78,7 @@ class Trainer:
             **bus_settings(),
             **service_settings(),
         }
+        mask_as_asked()
         if (workers := n_runners or n_workers) is not None:
             self._settings["rollout.concurrency"] = workers
         self._given = dict(settings or {})

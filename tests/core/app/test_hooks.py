@@ -182,6 +182,7 @@ def test_metrics_that_are_not_finite_are_counted_and_warned_of_once(
 REGISTER = {
     "agl_register_integrations": "integrations",
     "agl_register_stores": "stores",
+    "agl_register_layers": "layers",
     "agl_register_adapters": "adapters",
     "agl_register_rewards": "rewards",
     "agl_register_algorithms": "algorithms",
@@ -193,6 +194,7 @@ REGISTER = {
     "agl_register_tasks": "tasks",
     "agl_register_metrics": "metrics",
     "agl_register_diagnoses": "diagnoses",
+    "agl_register_filters": "filters",
     "agl_register_trackers": "trackers",
     "agl_register_observers": "observers",
     "agl_register_checks": "checks",
