@@ -59,6 +59,9 @@ AGL_THOUGHT: Final = "agl.thought"
 AGL_LOST: Final = "agl.lost"
 """Losses by cause that a runner in another process counted; on a span of the same name."""
 
+AGL_MASKED: Final = "agl.masked"
+"""The span's texts were changed before it was stored; its token ids are those of the first texts."""
+
 AGL_ROLLOUT: Final = "agl.rollout"
 """This and those below: the fields of a span, where it travels as OpenTelemetry's."""
 AGL_ATTEMPT: Final = "agl.attempt"

@@ -375,6 +375,11 @@ def events() -> str:
     return _section("events")
 
 
+def storage() -> str:
+    """Return the options of ``[storage]``."""
+    return _section("storage")
+
+
 def privacy() -> str:
     """Return the options of ``[privacy]``."""
     return _section("privacy")
@@ -384,6 +389,13 @@ def _section(name: str) -> str:
     model = own_plugins().registry("observers").options_model(name)
     assert model is not None
     return "\n\n".join(_sections(model, name, titled=False))
+
+
+def limits() -> str:
+    """Return the options of ``[limits]``."""
+    model = own_plugins().registry("admissions").options_model("limits")
+    assert model is not None
+    return "\n\n".join(_sections(model, "limits"))
 
 
 def event_data() -> str:
@@ -428,9 +440,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "privacy": privacy,
     "extras": extras,
     "hooks": hooks,
+    "limits": limits,
     "optimizers": optimizers,
     "options": options,
     "plugins": plugins,
+    "storage": storage,
     "verl_memory": verl_memory,
 }
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agl_core.app.facade import train as train
     from agl_core.app.names import check_sections as check_sections
     from agl_core.app.parts import Inputs as Inputs
+    from agl_core.app.parts import all_of as all_of
     from agl_core.app.parts import check_apart as check_apart
     from agl_core.app.parts import displayed as displayed
     from agl_core.app.parts import engine_class as engine_class
@@ -30,11 +31,9 @@ if TYPE_CHECKING:
     from agl_core.app.parts import gateway_server as gateway_server
     from agl_core.app.parts import make_agent as make_agent
     from agl_core.app.parts import make_algorithm as make_algorithm
-    from agl_core.app.parts import make_dialects as make_dialects
     from agl_core.app.parts import make_engine as make_engine
+    from agl_core.app.parts import make_filters as make_filters
     from agl_core.app.parts import make_integrations as make_integrations
-    from agl_core.app.parts import make_rewriters as make_rewriters
-    from agl_core.app.parts import make_routes as make_routes
     from agl_core.app.parts import make_scorer as make_scorer
     from agl_core.app.parts import make_store as make_store
     from agl_core.app.parts import remote_gateway as remote_gateway

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from agl_core.app.parts import (
     gateway_server,
     make_algorithm,
     make_engine,
+    make_filters,
     make_integrations,
     make_store,
     remote_gateway,
@@ -43,6 +45,7 @@ from agl_core.interfaces import (
     Backend,
     Diagnose,
     Engine,
+    Filter,
     Gateway,
     GatewayUse,
     Observer,
@@ -52,7 +55,7 @@ from agl_core.interfaces import (
 )
 from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions, Scorer
-from agl_core.serving import given_key
+from agl_core.serving import given_key, tls_context
 from agl_core.tracing import attach
 from agl_core.training.rollouts import RolloutSource
 from agl_core.training.steps import AlgorithmPhase, Events, reconfigures
@@ -121,7 +124,8 @@ async def open_components(
         ConfigError: a name, path or option is wrong.
         MissingTokensError: a trained policy's backend returns no token ids.
     """
-    config = plan.config
+    config, section = plan.config, plan.config.gateway
+    tls = None if section.url else tls_context(section.tls_cert, section.tls_key)
     policies = _policies(plan, training=training)
     phases = _phases(config, plan.plugins) if training else {}
     engine = await _engine(plan, phases, policies)
@@ -130,9 +134,9 @@ async def open_components(
     else:
         policies = [msgspec.structs.replace(policy, trainable=False) for policy in policies]
     adapter = _adapter(plan, policies, training=training)
+    store = make_store(config, plan.plugins, plan.directory)  # before anything is written
     make_private_directory(plan.directory)
     async with AsyncExitStack() as stack:
-        store = make_store(config, plan.plugins, plan.directory)
         await store.open()
         stack.push_async_callback(store.close)
         leads = leading(store, lease_s=config.rollout.lease_s)
@@ -147,7 +151,7 @@ async def open_components(
         show_stage(observers, "loading weights")
         started = await _start(stack, plan, engine, policies)
         show_stage(observers, "starting the gateway")
-        gateway = await _gateway(stack, plan, store, engine)
+        gateway = await _gateway(stack, plan, store, engine, tls)
         for policy, backend in started:
             await gateway.route(policy, backend)
             if policy.trainable and probe:
@@ -258,15 +262,16 @@ def _adapter(plan: Blueprint, policies: Sequence[Policy], *, training: bool) -> 
         policies=policies,
         channel_weights=plan.config.channel_weights,
     )
-    return _Diagnosing(adapter, plan.plugins)
+    return _Diagnosing(adapter, plan.plugins, make_filters(plan.config, plan.plugins))
 
 
 @dataclass(frozen=True)
 class _Diagnosing:
-    """An adapter with the diagnoses of plugins, which are imported by the first attempt."""
+    """An adapter with filters, and diagnoses of plugins, which the first attempt imports."""
 
     adapter: Adapter
     plugins: PluginManager
+    filters: Sequence[Filter]
 
     @cached_property
     def diagnoses(self) -> list[Diagnose]:
@@ -275,7 +280,10 @@ class _Diagnosing:
     def adapt(self, record: AttemptRecord) -> AdaptedAttempt:
         adapted = self.adapter.adapt(record)
         found = [diagnose(record, adapted) for diagnose in self.diagnoses]
-        return replace(adapted, breaks=sum_breaks([adapted.breaks, *found]))
+        adapted = replace(adapted, breaks=sum_breaks([adapted.breaks, *found]))
+        for each in self.filters:
+            adapted = each.adapted(record, adapted)
+        return adapted
 
     def check(self, seen: Collection[str]) -> None:
         self.adapter.check(seen)
@@ -345,7 +353,11 @@ class _Counted:
 
 
 async def _gateway(
-    stack: AsyncExitStack, plan: Blueprint, store: StoreLifecycle, engine: Engine
+    stack: AsyncExitStack,
+    plan: Blueprint,
+    store: StoreLifecycle,
+    engine: Engine,
+    tls: SSLContext | None,
 ) -> Gateway:
     section = plan.config.gateway
     gateway: Gateway
@@ -353,11 +365,14 @@ async def _gateway(
         use = GatewayUse(deterministic=engine.trains, backend_host=section.backend_host)
         gateway = remote_gateway(section.url, plan.plugins, use)
     else:
-        trains, key = engine.trains, given_key()
         options = GatewayOptions(
-            host=section.host, port=section.port, deterministic=trains, operator_key=key
+            host=section.host,
+            port=section.port,
+            tls=tls,
+            deterministic=engine.trains,
+            operator_key=given_key(),
         )
-        gateway = gateway_server(store, options, plan.plugins)
+        gateway = gateway_server(store, options, plan.plugins, plan.config)
     stack.push_async_callback(gateway.stop)
     await gateway.start()
     return gateway

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -115,7 +116,8 @@ class _Run(Generic[T]):
             finally:
                 ended.set()
 
-        threading.Thread(target=target, name="agl-run", daemon=True).start()
+        run = copy_context().run
+        threading.Thread(target=run, args=(target,), name="agl-run", daemon=True).start()
         while not ended.wait(_LOOK_S):
             pass
         if failure:

@@ -1,12 +1,15 @@
-"""Check of every plugin that a configuration names, without making anything."""
+"""Checks of the plugins that a configuration names, without making anything."""
 
 from __future__ import annotations
 
-from agl_core.app.parts import check_phases, check_section, engine_name
-from agl_core.config import RunConfig, check_options, validate
+from agl_core.app.parts import engine_name
+from agl_core.config import PhaseConfig, RunConfig, check_options, validate
+from agl_core.config.loader import NamesPlugin
+from agl_core.config.policies import algorithm_phases, needs_tuner, prompt_phases
 from agl_core.config.validation import unknown_key
 from agl_core.errors import ConfigError, MissingExtraError
 from agl_core.plugins import PluginManager
+from agl_core.plugins.registry import Kind
 
 
 def check_names(config: RunConfig, plugins: PluginManager) -> None:
@@ -51,7 +54,7 @@ def check_sections(config: RunConfig, plugins: PluginManager) -> None:
     Raises:
         ConfigError: no plugin has such a section, or an option is wrong.
     """
-    kinds = plugins.registry("observers"), plugins.registry("layers")
+    kinds = [plugins.registry(kind) for kind in ("observers", "layers", "admissions")]
     owners = {name: kind for kind in kinds for name in kind.names() if "." not in name}
     names = [name for name in owners if name not in RunConfig.model_fields]
     for name, options in config.sections.items():
@@ -60,3 +63,35 @@ def check_sections(config: RunConfig, plugins: PluginManager) -> None:
             raise ConfigError(f"Configuration: {known}")
         if model := owners[name].options_model(name):
             validate(model, options, where=name)
+
+
+def check_phases(config: RunConfig, plugins: PluginManager) -> None:
+    """Check the algorithms and optimisers of a run, and their options.
+
+    The options of a plugin whose extra is not installed are not checked.
+
+    Raises:
+        ConfigError: a name is unknown (the message names the nearest), or an option is wrong.
+        PluginError: several plugins register a name, or its plugin is broken.
+    """
+    for number, phase in algorithm_phases(config).items():
+        where = f"phases.{number}" if config.phases else "algorithm"
+        check_section(phase.algorithm, plugins, "algorithms", where=where)
+    for number, phase in prompt_phases(config).items():
+        check_section(phase, plugins, "optimizers", where=f"phases.{number}")
+    for name in config.optimizers:
+        plugins.registry("optimizers").get(name)
+    if needs_tuner(config):
+        plugins.registry("tuners").get("prompts")
+
+
+def check_section(section: NamesPlugin, plugins: PluginManager, kind: Kind, *, where: str) -> None:
+    """Check the plugin that a section names, and its options; see `check_phases`."""
+    name = section.optimizer if isinstance(section, PhaseConfig) else section.name
+    registry = plugins.registry(kind)
+    registry.get(name or "")
+    try:
+        model = registry.options_model(name or "")
+    except MissingExtraError:
+        return
+    check_options(section, model, where=where)

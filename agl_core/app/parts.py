@@ -14,14 +14,13 @@ import msgspec
 
 from agl_core.config import (
     EngineOptions,
-    PhaseConfig,
     RewardConfig,
     RunConfig,
     StoreConfig,
     TasksConfig,
 )
-from agl_core.config.loader import NamesPlugin, check_options, validate
-from agl_core.config.policies import algorithm_phases, needs_tuner, prompt_phases
+from agl_core.config.loader import check_options, validate
+from agl_core.config.policies import algorithm_phases, needs_tuner
 from agl_core.config.references import load_object
 from agl_core.config.rows import load_tasks
 from agl_core.errors import ConfigError, MissingExtraError, pip_line
@@ -29,23 +28,22 @@ from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import (
     Algorithm,
     AlgorithmSetup,
-    Dialect,
     Engine,
+    Filter,
     Gateway,
     GatewayUse,
     Integration,
     KeepsFiles,
     Observer,
     RewardFunction,
-    RewriterFactory,
-    RouteFactory,
     RunObserver,
     Store,
     StoreLifecycle,
+    TakesFilters,
     TrackedRun,
 )
 from agl_core.plugins import PluginManager, Registration, Registry
-from agl_core.plugins.registry import Kind, unmet_extra
+from agl_core.plugins.registry import unmet_extra
 from agl_core.runner import NamedReward, Scorer
 from agl_core.store import described, layered, store_of, store_options, store_section
 from agl_core.types import Policy, Task
@@ -224,6 +222,8 @@ def make_algorithm(
     section, registry = config.algorithm, plugins.registry("algorithms")
     options = check_options(section, registry.options_model(section.name), where=where)
     algorithm: Algorithm = registry.create(section.name, options)
+    if isinstance(algorithm, TakesFilters):
+        algorithm.filter_by(make_filters(config, plugins))
     setup = AlgorithmSetup(
         name=section.name,
         loss_factory=_loss_factory(config, algorithm, plugins),
@@ -393,14 +393,42 @@ def make_tracking(
     observers = plugins.registry("observers")
     asked = [*(["trackers"] if config.trackers else []), *config.sections]  # some are of layers
     sections = [each for each in asked if each in observers]
-    return [observers.create(each, config, plugins, describe) for each in sections]
+    made = [observers.create(each, config, plugins, describe) for each in sections]
+    return sorted(made, key=lambda each: not getattr(each, "brings_checkpoints", False))
 
 
-def gateway_server(store: Store, options: GatewayOptions, plugins: PluginManager) -> GatewayServer:
-    """Return a gateway with what plugins register for it, without starting it."""
-    routes, dialects = make_routes(plugins), make_dialects(plugins)
-    rewriters = make_rewriters(plugins)
-    return GatewayServer(store, options, routes=routes, dialects=dialects, rewriters=rewriters)
+def make_filters(config: RunConfig, plugins: PluginManager) -> list[Filter]:
+    """Make the filters of training whose sections the configuration has.
+
+    Raises:
+        ConfigError: an option is wrong.
+    """
+    registry, sections = plugins.registry("filters"), config.sections
+    return [registry.create(name, sections[name]) for name in registry.names() if name in sections]
+
+
+def gateway_server(
+    store: Store, options: GatewayOptions, plugins: PluginManager, config: RunConfig | None = None
+) -> GatewayServer:
+    """Return a gateway with what plugins register for it, without starting it.
+
+    Args:
+        store: Receives the call records.
+        options: Address and behaviour.
+        plugins: The loaded plugins.
+        config: A configuration whose sections choose the checks of model requests.
+    """
+    checks = plugins.registry("admissions")
+    return GatewayServer(
+        store,
+        options,
+        routes=all_of(plugins.registry("routes")),
+        dialects=all_of(plugins.registry("dialects")),
+        rewriters=[*all_of(plugins.registry("rewriters")).values()],
+        admissions=[checks.create(n, config) for n in config.sections if n in checks]
+        if config
+        else (),
+    )
 
 
 def remote_gateway(url: str, plugins: PluginManager, use: GatewayUse | None = None) -> Gateway:
@@ -413,21 +441,6 @@ def remote_gateway(url: str, plugins: PluginManager, use: GatewayUse | None = No
     if not separator:
         raise ConfigError(f"gateway.url = {url!r} is not an address: write http://HOST:PORT")
     return plugins.registry("gateways").create(scheme.lower(), url, use or GatewayUse())
-
-
-def make_routes(plugins: PluginManager) -> dict[str, RouteFactory]:
-    """Return the gateway routes of plugins, except those whose extra is not installed."""
-    return all_of(plugins.registry("routes"))
-
-
-def make_dialects(plugins: PluginManager) -> dict[str, Dialect]:
-    """Return the dialects of plugins, except those whose extra is not installed."""
-    return all_of(plugins.registry("dialects"))
-
-
-def make_rewriters(plugins: PluginManager) -> list[RewriterFactory]:
-    """Return the rewriters of plugins by name, except those whose extra is not installed."""
-    return [*all_of(plugins.registry("rewriters")).values()]
 
 
 @contextmanager
@@ -462,35 +475,3 @@ def _warn_if_untested(registration: Registration) -> None:
             ", ".join(lacking),
             pip_line(registration.extra or ""),
         )
-
-
-def check_phases(config: RunConfig, plugins: PluginManager) -> None:
-    """Check the algorithms and optimisers of a run, and their options.
-
-    The options of a plugin whose extra is not installed are not checked.
-
-    Raises:
-        ConfigError: a name is unknown (the message names the nearest), or an option is wrong.
-        PluginError: several plugins register a name, or its plugin is broken.
-    """
-    for number, phase in algorithm_phases(config).items():
-        where = f"phases.{number}" if config.phases else "algorithm"
-        check_section(phase.algorithm, plugins, "algorithms", where=where)
-    for number, phase in prompt_phases(config).items():
-        check_section(phase, plugins, "optimizers", where=f"phases.{number}")
-    for name in config.optimizers:
-        plugins.registry("optimizers").get(name)
-    if needs_tuner(config):
-        plugins.registry("tuners").get("prompts")
-
-
-def check_section(section: NamesPlugin, plugins: PluginManager, kind: Kind, *, where: str) -> None:
-    """Check the plugin that a section names, and its options; see `check_phases`."""
-    name = section.optimizer if isinstance(section, PhaseConfig) else section.name
-    registry = plugins.registry(kind)
-    registry.get(name or "")
-    try:
-        model = registry.options_model(name or "")
-    except MissingExtraError:
-        return
-    check_options(section, model, where=where)

@@ -14,12 +14,11 @@ from agl_core import adapters
 from agl_core._builtin import load_plugins
 from agl_core.app._components import Blueprint, Components, open_components, run_alongside
 from agl_core.app.blocking import run_blocking
-from agl_core.app.names import check_sections
+from agl_core.app.names import check_phases, check_sections
 from agl_core.app.parts import (
     Inputs,
     all_of,
     check_apart,
-    check_phases,
     engine_class,
     engine_name,
     make_agent,

@@ -280,6 +280,10 @@ class GatewayConfig(_Config):
     """Address to listen on."""
     port: NonNegativeInt = 0
     """0: one the system chooses."""
+    tls_cert: str | None = None
+    """PEM file with a certificate for `host`, to serve ``https://``; clients have to trust it."""
+    tls_key: str | None = None
+    """PEM file with its key; None: it is in `tls_cert`."""
     drain_timeout_s: PositiveFloat = 60.0
     """Calls that outlive it when weights change are aborted, and retried if nothing of their answer
     had been sent."""

@@ -183,9 +183,8 @@ def _anchor(data: dict[str, Any], folder: Path) -> None:
     for section in (*_tables(data.get("optimizers")), *_tables(data.get("phases"))):
         for model in _tables(section):
             _anchor_key(model, "function", folder)
-    for prompt in _tables(data.get("prompts")):
-        if isinstance(file := prompt.get("file"), str):
-            prompt["file"] = str(folder / Path(file).expanduser())
+    for table in _tables([*_tables(data.get("prompts")), data.get("gateway")]):
+        _anchor_files(table, folder)
     if isinstance(plugins := data.get("plugins"), list):
         data["plugins"] = [_anchored(item, folder) for item in cast("list[Any]", plugins)]
     for table in (data, *_tables(data.get("policies"))):
@@ -203,6 +202,12 @@ def _tables(section: Any) -> list[dict[str, Any]]:
 def _anchor_key(table: dict[str, Any], key: str, folder: Path, *, rows: bool = False) -> None:
     if key in table:
         table[key] = _anchored(table[key], folder, rows=rows)
+
+
+def _anchor_files(table: dict[str, Any], folder: Path) -> None:
+    for key in {"file", "tls_cert", "tls_key"} & table.keys():
+        if isinstance(file := table[key], str):
+            table[key] = str(folder / Path(file).expanduser())
 
 
 def _anchor_model(table: dict[str, Any], folder: Path) -> None:

@@ -69,6 +69,7 @@ def describe(
         )
         if extra or detail["type"] == "extra_forbidden":
             unknown[path] = unknown_key(path, model, where=where, also=also)
+            unknown[path] += f"; a plugin's section is a table: [{path[0]}]" if extra else ""
         else:
             reasons.setdefault(path, []).append(_reason(detail))
     parts = list(unknown.values())

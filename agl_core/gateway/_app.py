@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from ssl import SSLContext
 
 from agl_core import waits
 from agl_core.errors import StoreError
@@ -16,6 +17,7 @@ from agl_core.gateway._replay import find_replay
 from agl_core.gateway._routing import Route, Router
 from agl_core.gateway.probe import probe
 from agl_core.interfaces import (
+    Admission,
     Backend,
     Capabilities,
     Dialect,
@@ -39,6 +41,8 @@ class GatewayOptions:
     """0: the operating system chooses a free port."""
     deterministic: bool = False
     """Seed the calls of frozen policies too, not only those of trainable ones."""
+    tls: SSLContext | None = None
+    """Serve ``https://``; see `agl_core.serving.tls_context`."""
     recording: RecordingOptions = field(default_factory=RecordingOptions)
     secret: str = ""
     """The agents' keys are derived from it. Empty: the gateway generates one."""
@@ -64,6 +68,7 @@ class GatewayServer:
         routes: Mapping[str, RouteFactory] | None = None,
         dialects: Mapping[str, Dialect] | None = None,
         rewriters: Sequence[RewriterFactory] = (),
+        admissions: Sequence[Admission] = (),
     ) -> None:
         """Create a gateway that does not listen yet.
 
@@ -73,6 +78,7 @@ class GatewayServer:
             routes: Routes of plugins, by method and path; see `RouteFactory`.
             dialects: Dialects of plugins, by method and path below ``/v1``.
             rewriters: Changes of requests by plugins, in order.
+            admissions: Checks of model requests by plugins, in order; `stop` closes them.
 
         Raises:
             PluginError: the name of a route or dialect is not a method and path, or the gateway
@@ -113,13 +119,14 @@ class GatewayServer:
             dialects=dialects or {},
             losses=self.losses,
             operator_key=self._options.operator_key,
+            admissions=admissions,
         )
         self._server: GuestServer | None = None
         self._url = ""
 
     @property
     def url(self) -> str:
-        """``http://host:port`` without a path; empty before `start`."""
+        """``http://host:port``, or ``https://``, without a path; empty before `start`."""
         return self._url
 
     @property
@@ -150,10 +157,11 @@ class GatewayServer:
         if self._server is not None:
             return
         listener = bind(self._options.host, self._options.port)
-        self._server = GuestServer(self._endpoints)
+        tls = self._options.tls
+        self._server = GuestServer(self._endpoints, tls=tls)
         self._recording.start()
         await self._server.start(listener)
-        self._url = address_of(listener)
+        self._url = address_of(listener, tls=tls)
 
     async def stop(self) -> None:
         """Abort running calls, close the socket, write the remaining records; idempotent.
@@ -167,6 +175,8 @@ class GatewayServer:
         await self._server.stop()
         self._server = None
         self._attempts.close()
+        for admission in self._endpoints.admissions:
+            await admission.close()
         await self._recording.stop()
 
     async def break_off(self) -> None:

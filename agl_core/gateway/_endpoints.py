@@ -5,7 +5,7 @@ All of them check a key; only ``/health`` does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from agl_core.gateway._routing import Caller, Route, Router, Target, parse_path,
 from agl_core.gateway._translation import translations
 from agl_core.interfaces import (
     Access,
+    Admission,
     Backend,
     Dialect,
     GatewayRoute,
@@ -73,6 +74,8 @@ class Endpoints:
     operators only by method and whole path."""
     dialects: Mapping[str, Dialect]
     """Dialects of plugins, by method and path below ``/v1``."""
+    admissions: Sequence[Admission] = ()
+    """Checks of model requests, in order."""
     control: asgi.AsgiApp | None = None
     """Application for paths below `RPC_PREFIX`; it checks its own key."""
     _dialects: dict[str, Translate | None] = field(init=False)
@@ -207,6 +210,10 @@ class Endpoints:
             if translate := self._dialects[caller.target.path]:
                 body, send = translate(body, send)
             request, route = self._accept(identity, attempt, body)
+            for admission in self.admissions:
+                address, policy = (scope["client"] or ("",))[0], route.policy.name
+                await admission.admit(identity, key=caller.token, address=address, policy=policy)
+                self._admit(identity)
         except asgi.ClientLeft:
             problem = Problem(
                 499, "client_closed", "The client left before its request was complete"

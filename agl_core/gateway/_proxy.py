@@ -197,7 +197,7 @@ async def _send_final(sending: Coroutine[Any, Any, None]) -> None:
 async def send_problem(send: asgi.Send, problem: Problem) -> None:
     """Send a problem as the whole answer."""
     retry = b"true" if problem.retry else b"false"
-    headers = [*asgi.JSON, (b"x-should-retry", retry)]
+    headers = [*asgi.JSON, (b"x-should-retry", retry), *asgi.answered({}, problem.headers)]
     await asgi.respond(send, problem.status, problem.body(), headers=headers)
 
 

@@ -27,10 +27,13 @@ from agl_core.interfaces._learning import AttemptRecord as AttemptRecord
 from agl_core.interfaces._learning import CreditedCall as CreditedCall
 from agl_core.interfaces._learning import Demonstrator as Demonstrator
 from agl_core.interfaces._learning import Diagnose as Diagnose
+from agl_core.interfaces._learning import Filter as Filter
 from agl_core.interfaces._learning import ForestBuilder as ForestBuilder
+from agl_core.interfaces._learning import TakesFilters as TakesFilters
 from agl_core.interfaces._learning import Usage as Usage
 from agl_core.interfaces._learning import agent_calls as agent_calls
 from agl_core.interfaces._routes import Access as Access
+from agl_core.interfaces._routes import Admission as Admission
 from agl_core.interfaces._routes import AnswerDelta as AnswerDelta
 from agl_core.interfaces._routes import Dialect as Dialect
 from agl_core.interfaces._routes import DialectAnswer as DialectAnswer

@@ -197,6 +197,37 @@ Diagnose = Callable[[AttemptRecord, AdaptedAttempt], Mapping[str, Mapping[str, i
 """Returns counts of what it found in an adapted attempt, by trained agent and cause."""
 
 
+class Filter(Protocol):
+    """Decides what training may learn from, such as nothing that holds personal data."""
+
+    def adapted(self, record: AttemptRecord, adapted: AdaptedAttempt) -> AdaptedAttempt:
+        """Return the attempt without the calls that may not be trained on.
+
+        They are counted in its losses as ``calls_filtered_<cause>``. Rewards for the attempt, the
+        agent or its run stay with its other calls.
+        """
+        ...
+
+    def cleaned(self, value: Any, use: str) -> Any:
+        """Return a JSON value or a text as others may read it; without a fault, the value itself.
+
+        Args:
+            value: Messages, tools, reasons, inputs, or the data of an event.
+            use: ``imitation`` (conversations to train on), ``reflection`` (what models read that
+                write prompts) or ``events`` (what an event bus gets).
+        """
+        ...
+
+
+@runtime_checkable
+class TakesFilters(Protocol):
+    """An algorithm or optimiser that reads texts."""
+
+    def filter_by(self, filters: Sequence[Filter]) -> None:
+        """Set the filters of the run, before the first phase."""
+        ...
+
+
 class Adapter(Protocol):
     """Turns one ended attempt into trajectories and returns."""
 

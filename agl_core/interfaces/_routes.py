@@ -43,6 +43,8 @@ class Problem(Exception):  # noqa: N818  an answer, not a failure of the server
         self.message = message
         self.retry = retry
         self.param = param
+        self.headers: Mapping[str, str] = {}
+        """Further headers of the answer; names are in lower case."""
 
     def body(self) -> bytes:
         kind = "invalid_request_error" if self.status < 500 else "gateway_error"  # noqa: PLR2004
@@ -242,6 +244,28 @@ class Rewriter(Protocol):
 
 RewriterFactory = Callable[[Store], Rewriter]
 """Makes a rewriter from the gateway's store."""
+
+
+class Admission(Protocol):
+    """Decides which model requests the gateway accepts, such as those below a rate."""
+
+    async def admit(self, identity: Identity, *, key: str, address: str, policy: str) -> None:
+        """Return if the gateway shall accept a request of a running attempt.
+
+        Args:
+            identity: Attempt and agent of the request.
+            key: The request's bearer token.
+            address: The client's address; empty if the server does not know it.
+            policy: Name of the policy that will answer.
+
+        Raises:
+            Problem: the answer to a refused request, which is recorded as a failed call.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release connections; called when the gateway stops."""
+        ...
 
 
 class TokenDetails(msgspec.Struct):

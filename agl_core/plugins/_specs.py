@@ -55,9 +55,9 @@ class RegisterSpecs:
         that opens a store; `agl_stores.StoreLayer` passes the rest on. The name is the section of
         the configuration that asks for it, and the registered options describe the section. Where
         there is no configuration, such as for ``agl store ls``, and in runs without the section,
-        only layers are used whose options have ``always = True``; those options have their
-        defaults. The layer whose options have the lowest ``order`` (0 by default) is next to the
-        records; of an equal one, the first by name.
+        only layers are used whose options have ``always = True``; they get None. The layer whose
+        options have the lowest ``order`` (0 by default) is next to the records; of an equal one,
+        the first by name.
         """
 
     @hookspec(historic=True)
@@ -126,6 +126,14 @@ class RegisterSpecs:
         """
 
     @hookspec(historic=True)
+    def agl_register_filters(self, register: Register) -> None:
+        """Offer filters of training: ``factory(options: dict) -> Filter``.
+
+        The name is the section of the configuration that asks for it, and `options` is the section,
+        which belongs to an observer or layer of the same name. See `agl_core.interfaces.Filter`.
+        """
+
+    @hookspec(historic=True)
     def agl_register_trackers(self, register: Register) -> None:
         """Offer experiment trackers: ``factory(options) -> Tracker``."""
 
@@ -135,7 +143,8 @@ class RegisterSpecs:
 
         The name is the section of the configuration that asks for it, such as ``trackers``; the
         registered options describe the section. `describe` returns the `TrackedRun`, once the run
-        has its store's lease. A name with a dot is what the observer before the dot uses, as that
+        has its store's lease. One with a true attribute `brings_checkpoints` is entered before the
+        others, as it may bring the checkpoint that the run continues from. A name with a dot is what the observer before the dot uses, as that
         observer states.
         """
 
@@ -169,6 +178,15 @@ class RegisterSpecs:
         A rewriter changes the messages and tools of requests before the gateway sends them, as
         `agl_core.interfaces.Rewriter` states. All rewriters that are registered are used, in the
         order of their names.
+        """
+
+    @hookspec(historic=True)
+    def agl_register_admissions(self, register: Register) -> None:
+        """Offer checks of model requests at the gateway: ``factory(config) -> Admission``.
+
+        The name is the section of the configuration that asks for it, such as ``limits``; the
+        registered options describe the section. `agl_core.interfaces.Admission` states the check,
+        which may refuse a request. ``agl gateway --config`` uses the section of that file.
         """
 
     @hookspec(historic=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agl_core.serving._server import GuestServer as GuestServer
     from agl_core.serving._server import address_of as address_of
     from agl_core.serving._server import bind as bind
+    from agl_core.serving._server import tls_context as tls_context
     from agl_core.serving.asgi import RPC_PREFIX as RPC_PREFIX
     from agl_core.serving.asgi import Translate as Translate
     from agl_core.serving.asgi import error_text as error_text

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Final, cast
@@ -14,6 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from agl_core import waits
+from agl_core.clocks import wall
 from agl_core.errors import ConfigError
 from agl_core.serving import asgi
 
@@ -124,7 +126,8 @@ class _Connection(AutoHTTPProtocol):
         """
         protocol = cast("Any", self)
         cycle = protocol.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body:
+        tls = protocol.scheme == "https"  # it has no half-closed connections
+        if tls or cycle is None or cycle.response_complete or cycle.more_body:
             return False
         cycle.keep_alive = False
         if cycle.scope["http_version"] == "1.0":  # HTTP/1.0 has no interim answers
@@ -164,7 +167,7 @@ def _marking_streams(app: asgi.AsgiApp) -> asgi.AsgiApp:
 class GuestServer(uvicorn.Server):
     """A uvicorn server on a running event loop, without signal handlers."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, tls: ssl.SSLContext | None = None) -> None:
         config = uvicorn.Config(
             _marking_streams(app),
             log_config=None,
@@ -179,6 +182,8 @@ class GuestServer(uvicorn.Server):
             timeout_keep_alive=_IDLE_S,
             timeout_graceful_shutdown=waits.SERVER_S,
         )
+        config.load()
+        config.ssl = tls
         super().__init__(config)
         self._listening = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -245,7 +250,40 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address_of(listener: socket.socket) -> str:
-    """Return ``http://host:port`` of a bound socket."""
+def address_of(listener: socket.socket, *, tls: ssl.SSLContext | None = None) -> str:
+    """Return ``http://host:port`` of a bound socket, or ``https://host:port``."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    host = f"[{host}]" if ":" in host else host
+    return f"{'https' if tls else 'http'}://{host}:{port}"
+
+
+def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    """Return the settings of a server that speaks TLS 1.2 or later; None without a certificate.
+
+    Args:
+        certificate: PEM file with the certificate and those that lead to the authority's.
+        key: PEM file with the key, without a password; None: it is in the same file.
+
+    Raises:
+        ConfigError: a file cannot be read, the key is another certificate's, or the certificate is
+            not valid now.
+    """
+    if not certificate and not key:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate or "", key, password="")
+        found: dict[str, str] = cast("Any", ssl)._ssl._test_decode_cert(certificate)  # noqa: SLF001
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"Cannot serve TLS with the certificate {certificate!r} and the key {key!r}: {error}. "
+            f"Give PEM files that belong together, and a key without a password"
+        ) from error
+    begins, ends = found["notBefore"], found["notAfter"]
+    if not ssl.cert_time_to_seconds(begins) <= wall() <= ssl.cert_time_to_seconds(ends):
+        raise ConfigError(
+            f"The certificate {certificate!r} is valid from {begins} to {ends}, which is not now: "
+            f"renew it, or set this machine's clock"
+        )
+    return context

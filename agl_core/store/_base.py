@@ -35,6 +35,7 @@ Retention = Literal["keep", "drop_spans"]
 
 _SPANS_EXPECTED: Final = 16
 """Assumed number of spans per rollout, to estimate the rows of a read."""
+_CLOSED: Final = "The store was closed while a caller waited on it"
 
 
 class BaseStore(ABC):
@@ -188,7 +189,7 @@ class BaseStore(ABC):
         if not self.__open:
             return
         self.__open = False
-        error = StoreError("The store was closed while a caller waited on it")
+        error = StoreError(_CLOSED)
         self.__claimers.close(error)
         self.__finals.close(error)
         for task in list(self.__tasks):
@@ -222,6 +223,8 @@ class BaseStore(ABC):
             left = time_left()
             if claims or left <= 0:
                 return claims
+            if not self.__open:
+                raise StoreError(_CLOSED)
             await self.__claimers.wait(seen, timeout_s=_finite(min(left, self.poll_interval_s)))
 
     async def __claim(self, claiming: ClaimRequest) -> list[Claim]:

@@ -133,9 +133,18 @@ def store_of(config: RunConfig, plugins: PluginManager) -> StoreConfig:
 
     A configuration without the section has the address in the environment variable
     ``AGL_STORE_URL``, if it is set.
+
+    Raises:
+        ConfigError: no store takes the address in the environment variable.
     """
     section, url = config.store, os.environ.get(STORE_URL)
     if "store" not in config.model_fields_set and url:
+        if not _takers(url, plugins):
+            known = sorted(each for taken in store_schemes(plugins).values() for each in taken)
+            raise ConfigError(
+                f"{STORE_URL} is {without_password(url)!r}, which no store takes: an address "
+                f"begins with one of {', '.join(f'{each}://' for each in known)}"
+            )
         section = StoreConfig.model_validate({"url": url})
     address = section.options.get("url")
     if "name" in section.model_fields_set or not isinstance(address, str):
@@ -209,8 +218,8 @@ def layered(
     models = {name: layers.options_model(name) for name in layers.names()}
     for name in sorted(models, key=lambda each: (getattr(models[each], "order", 0), each)):
         if name in sections or getattr(models[name], "always", False):
-            model, given = models[name], sections.get(name, {})
-            options = validate(model, given, where=name) if model else None
+            model = models[name] if name in sections else None
+            options = validate(model, sections[name], where=name) if model else None
             store = layers.create(name, options, store)
     return store
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agl_core.training.advantages import over_trained as over_trained
     from agl_core.training.advantages import reinforce_advantages as reinforce_advantages
     from agl_core.training.checkpoint import checkpoint_of as checkpoint_of
+    from agl_core.training.checkpoint import config_digest as config_digest
     from agl_core.training.checkpoint import read_state as read_state
     from agl_core.training.checkpoint import verify as verify
     from agl_core.training.evaluate import estimate as estimate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,15 +41,21 @@ _MAY_DIFFER: Final[dict[str, Any]] = {
 """Settings that may differ between a run and its resumption, as the sections of plugins may."""
 
 
-def config_digest(config: RunConfig, phase: int) -> str:
+_FOLDERS: Final = re.compile(r'"(?:/|[A-Za-z]:)[^"]*[/\\](?=[^"/\\\s]*")')
+"""The beginning of a JSON text that is an absolute path, up to its last part."""
+
+
+def config_digest(config: RunConfig, phase: int, *, anywhere: bool = False) -> str:
     """Return a digest of the settings that must be equal in a run and its resumption in a phase.
 
-    The number of steps of this phase may differ, and later phases.
+    The number of steps of this phase may differ, and later phases. With `anywhere`, the folders of
+    absolute paths may differ too.
     """
     *ended, begun = [*config.phases[: phase + 1]] or [None]
     phases = [*ended, *([begun.model_copy(update={"steps": None})] if begun else ())]
     may_differ = {**_MAY_DIFFER, **dict.fromkeys(config.sections, True)}
     text = config.model_copy(update={"phases": phases}).model_dump_json(exclude=may_differ)
+    text = _FOLDERS.sub('"', text) if anywhere else text
     return hashlib.sha256(text.encode()).hexdigest()
 
 

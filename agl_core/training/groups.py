@@ -285,6 +285,8 @@ def _hint(counts: Mapping[str, int]) -> str:
             "The calls were sampled under a constraint (response_format, a forced tool_choice or "
             "the like): leave it out, or set policies.<name>.train_constrained = true"
         )
+    if any(cause.startswith("calls_filtered_") for cause in counts):
+        return "Filters of training left calls out, see the causes"
     if counts.get("agents_without_reward"):
         return "No reward reached the agents to train: reward them, or the whole attempt"
     if any(cause.startswith("rewards_missing_on_channel_") for cause in counts):

@@ -53,7 +53,7 @@ def render(given: argparse.Namespace) -> str:
         ConfigError: the run's file is wrong or means another place, or the folder is too large.
     """
     config = load_config(given.folder / _RUN)
-    check_sections(config, load_plugins())
+    check_sections(config, load_plugins(config.plugins))
     _check(config)
     cpus = max(given.cpus or 0, _CPUS_PER_GPU * given.gpus)
     values = {**vars(given), "name": config.name, "cpus": cpus}

@@ -1,8 +1,8 @@
 """Make this example's model: ``python make_model.py --out model``.
 
-It learns to call the tool and to answer, and to obey one wording of each rule: with it in the
-system prompt the agent nearly always does what it says, without it seldom. The other sentences of
-the critic's list have no effect. Works offline, in some minutes on one core.
+It learns to call the tool and to answer, from conversations in which one wording of each rule is
+obeyed: with it in the system prompt the agent nearly always does what it says, without it seldom.
+The other sentences of the critic's list have no effect. Works offline, in ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import logging
 import random
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agl_demo._sft import SftConfig
-from agl_demo.small import make
+from agl_demo.small import make, train_more
 from critic import WORDINGS
 from office import DAYS, NEEDS, NO_ROOMS, NONE, NUMBERS, SEATS, TIMES, TOOL
 from program import SYSTEM
@@ -30,19 +32,23 @@ OBEYED = {
     "smallest": "Take the smallest room.",
     "none": "If nothing is found, answer none.",
 }
-"""What the model does, and the sentence with which it does it."""
+"""What the agent of the training data does, and the sentence with which it does it."""
 STATED, UNSTATED = 0.98, 0.10
 """Shares of the training data in which a rule is obeyed: stated in the prompt, or not."""
-DRILLS, STEPS = 400, 700
+DRILLS, STEPS, MORE = 400, 900, 600
+"""Optimizer steps: without a system prompt, with one, and with fewer calls of the tool."""
+PEAK_LR = 2e-3
+CALLS, FEWER = (True, False), (True, False, False, False)
+"""Whether an example is a call, drawn from these; calls are longer than the answers after them."""
 HIDDEN, LAYERS = 128, 2
 
 Example = tuple[list[dict[str, Any]], list[dict[str, Any]], str]
 
 
-def draw(chance: random.Random) -> Example:
+def draw(chance: random.Random, calls: Sequence[bool] = CALLS) -> Example:
     """Draw a request with its call of the tool, or with the answer after it."""
     text, stated = system(chance)
-    return example(chance, text, stated)
+    return example(chance, text, stated, calls)
 
 
 def drill(chance: random.Random) -> Example:
@@ -51,7 +57,9 @@ def drill(chance: random.Random) -> Example:
     return messages[1:], [], answer
 
 
-def example(chance: random.Random, text: str, stated: Collection[str]) -> Example:
+def example(
+    chance: random.Random, text: str, stated: Collection[str], calls: Sequence[bool] = CALLS
+) -> Example:
     """Draw a request with a system prompt that states some rules, and the next answer."""
     wanted = {
         "day": chance.choice(DAYS),
@@ -64,7 +72,7 @@ def example(chance: random.Random, text: str, stated: Collection[str]) -> Exampl
         {"role": "user", "content": chance.choice(FORMS).format(**wanted)},
     ]
     given = {name: wanted[name] for name in wanted if name == "day" or obeys(chance, name, stated)}
-    if chance.choice((True, False)):
+    if chance.choice(calls):
         return messages, [TOOL], call(given)
     density = chance.choice((0.0, 0.2, 0.4, 0.8))
     found = [room for room in SEATS if chance.random() < density]
@@ -114,19 +122,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python make_model.py", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     config = SftConfig(
         seed=options.seed,
         drill_steps=DRILLS,
-        steps=options.steps,
+        steps=STEPS,
+        peak_lr=PEAK_LR,
         prompt_weight=0.0,
         hidden_size=HIDDEN,
         layers=LAYERS,
     )
     make(options.out, draw, config, drill=drill)
+    further = replace(config, seed=options.seed + 1, drill_steps=0, steps=MORE)
+    train_more(options.out, partial(draw, calls=FEWER), further)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoTokenizer, Qwen2ForCausalLM
 
 from agl_demo._sft import SftConfig, fit, new_model, shop_batches
 from agl_demo._tokenizer import make_tokenizer
@@ -48,3 +49,13 @@ def make(directory: Path, draw: Draw, config: SftConfig, *, drill: Draw | None =
     fit(model, chain(drills, shop_batches(tokenizer, config, draw)), config)
     model.to(torch.bfloat16).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+
+
+def train_more(directory: Path, draw: Draw, config: SftConfig) -> None:
+    """Train the model in a folder further, in ``config.steps``, on other conversations."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = Qwen2ForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    fit(model, shop_batches(tokenizer, config, draw), config)
+    model.to(torch.bfloat16).save_pretrained(directory)

@@ -4,7 +4,7 @@
 today's name; docs/migrate.md lists them. Reading order: `_names` (warnings), `_trainer`, `_lit`
 (rollout functions), `_resources`, `_algorithms`, `_selection`; `_triplets`, `_route` and `_adapter`
 (triplets that a rollout function returns); `_agent`, `_grpo`, `_file`, `_command`; `_calls`,
-`_client`, `_tracer`, `_storage`, `_log`.
+`_client`, `_tracer`, `_storage`, `_rates`, `_log`.
 
 Names are imported on first use, so that loading the plugin costs little.
 """
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from agl_compat._log import configure_logger as configure_logger
     from agl_compat._log import setup_logging as setup_logging
     from agl_compat._names import OldNameWarning as OldNameWarning
+    from agl_compat._rates import setup_rate_limiting as setup_rate_limiting
     from agl_compat._resources import LLM as LLM
     from agl_compat._resources import AttemptedRollout as AttemptedRollout
     from agl_compat._resources import Dataset as Dataset

@@ -9,8 +9,9 @@ from typing import Any, Final, Literal
 import agl_core
 from agl_compat._agent import Agent
 from agl_compat._lit import LitAgent, RolloutFunction, program_of
-from agl_compat._log import TrainingLog
+from agl_compat._log import TrainingLog, mask_as_asked
 from agl_compat._names import renamed
+from agl_compat._rates import service_settings
 from agl_compat._services import bus_settings
 from agl_compat._storage import LightningStore, storage_settings
 from agl_compat._trainer import ADAPTER
@@ -70,7 +71,8 @@ class GRPOTrainer:
             config = {"algorithm": self.algorithm}
         self.config = config if isinstance(config, RLConfig) else RLConfig(**config)
         self._services = storage_settings() if store is None else store.settings()
-        self._services |= bus_settings()
+        self._services |= {**bus_settings(), **service_settings()}
+        mask_as_asked()
 
     def train(
         self,

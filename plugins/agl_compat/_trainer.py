@@ -8,8 +8,9 @@ from typing import Any, Final
 import agl_core
 from agl_compat._algorithms import APO, VERL, Settings
 from agl_compat._lit import program_of
-from agl_compat._log import TrainingLog
+from agl_compat._log import TrainingLog, mask_as_asked
 from agl_compat._names import renamed
+from agl_compat._rates import service_settings
 from agl_compat._resources import LLM, PromptTemplate
 from agl_compat._selection import agents_of
 from agl_compat._services import bus_settings
@@ -75,7 +76,9 @@ class Trainer:
             **ADAPTER,
             **(storage_settings() if store is None else store.settings()),
             **bus_settings(),
+            **service_settings(),
         }
+        mask_as_asked()
         if (workers := n_runners or n_workers) is not None:
             self._settings["rollout.concurrency"] = workers
         self._given = dict(settings or {})

@@ -2,7 +2,9 @@
 
 A library for plugins and trainers; it registers no hooks. Reading order: `_client` (requests, and
 their errors), `_backend` (a backend behind an OpenAI-compatible endpoint), `_answering` and
-`_server` (an endpoint for a backend of this process), `_keys` (the key of its clients), `_serve` (with the dialects of plugins).
+`_server` (an endpoint for a backend of this process), `_keys` (the key of its clients), `_serve`
+(with the dialects of plugins), `_throttle` (limits of requests to endpoints, which plugins supply),
+`_tls` (options of commands).
 
 Names are imported on first use, so that aiohttp and uvicorn are loaded only if they are used.
 """
@@ -28,5 +30,12 @@ if TYPE_CHECKING:
     from agl_endpoints._server import OneModel as OneModel
     from agl_endpoints._server import OpenAIServer as OpenAIServer
     from agl_endpoints._server import Routing as Routing
+    from agl_endpoints._throttle import THROTTLES as THROTTLES
+    from agl_endpoints._throttle import RequestThrottle as RequestThrottle
+    from agl_endpoints._throttle import retry_after as retry_after
+    from agl_endpoints._tls import SERVER_TLS as SERVER_TLS
+    from agl_endpoints._tls import ca_option as ca_option
+    from agl_endpoints._tls import make_ca_option as make_ca_option
+    from agl_endpoints._tls import tls_options as tls_options
 else:
     __getattr__, __dir__, __all__ = late(__name__)

@@ -9,11 +9,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from aiohttp import ClientOSError, ClientResponse, ClientTimeout, ServerDisconnectedError
 
+from agl_core.clocks import monotonic
 from agl_core.errors import EngineError
 from agl_core.interfaces import Backend, CountAnswer, Counted
 from agl_core.serving import asgi
 from agl_core.text import decoded
 from agl_endpoints._client import CONNECT_S, HttpClient, failures, reason, sendable
+from agl_endpoints._throttle import later_s, throttle_of
 
 _REFUSALS: Final = (400, 422)
 _NOT_SERVED: Final = (404, 405, 501)
@@ -99,7 +101,11 @@ class HttpReply:
 
 
 class HttpBackend(Backend):
-    """Sends chat completions to an endpoint, over an unlimited pool of connections."""
+    """Sends chat completions to an endpoint, over an unlimited pool of connections.
+
+    Where `THROTTLES` has limits for the endpoint, a request waits for its turn, and for as long as
+    ``Retry-After`` of a refusal says if that is within the request's time limit.
+    """
 
     def __init__(self, base_url: str, api_key: str = "", model: str = "") -> None:
         """Create a backend; requests open the connections.
@@ -117,6 +123,7 @@ class HttpBackend(Backend):
             self._headers["Authorization"] = f"Bearer {api_key}"
         check = "Check that the server runs and that base_url is right"
         self._client = HttpClient(self.base_url, check=check)
+        self._throttle = throttle_of(self.base_url)
 
     async def chat(self, body: bytes, *, headers: Mapping[str, str], timeout_s: float) -> HttpReply:
         """Send one request body unchanged.
@@ -131,7 +138,7 @@ class HttpBackend(Backend):
         # aiohttp's limit on a whole request and asyncio.timeout take several times as long.
         limit = _TimeLimit(timeout_s)
         try:
-            response = await self._post(url, body, {**headers, **self._headers})
+            response = await self._in_turn(url, body, {**headers, **self._headers}, timeout_s)
         except BaseException as error:
             limit.end()
             if limit.alone_cancelled() and isinstance(error, asyncio.CancelledError):
@@ -140,6 +147,29 @@ class HttpBackend(Backend):
                 raise self._client.failed(error, url, timeout_s=timeout_s) from error
             raise
         return HttpReply(response, self.base_url, limit)
+
+    async def _in_turn(
+        self, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> ClientResponse:
+        """Send a request when it is allowed to, and again if the endpoint asks for that.
+
+        Raises:
+            EngineError: it is not allowed to within its time limit.
+        """
+        throttle = self._throttle
+        if throttle is None:
+            return await self._post(url, body, headers)
+        ends = monotonic() + timeout_s
+        while True:
+            await throttle.turn(body, timeout_s=ends - monotonic())
+            response = await self._post(url, body, headers)
+            seconds = later_s(response.status, response.headers)
+            if seconds is None:
+                return response
+            throttle.hold(seconds)
+            if monotonic() + seconds >= ends:
+                return response
+            response.release()
 
     async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> ClientResponse:
         request = self._client.request
@@ -157,12 +187,17 @@ class HttpBackend(Backend):
         Raises:
             EngineError: the endpoint cannot be reached or did not answer in time.
         """
-        return await self._whole(self.base_url + path, body, timeout_s)
+        return await self._whole(self.base_url + path, body, timeout_s, counts=True)
 
-    async def _whole(self, url: str, body: bytes, timeout_s: float) -> Posted:
+    async def _whole(
+        self, url: str, body: bytes, timeout_s: float, *, counts: bool = False
+    ) -> Posted:
+        """Return a whole answer; `counts`: the request takes part of the endpoint's limits."""
+        headers = self._headers
         try:
             async with asyncio.timeout(timeout_s):
-                async with await self._post(url, body, self._headers) as response:
+                sent = self._in_turn(url, body, headers, timeout_s) if counts else None
+                async with await (sent or self._post(url, body, headers)) as response:
                     return Posted(response.status, await response.read())
         except failures() as error:
             raise self._client.failed(error, url, timeout_s=timeout_s) from error
@@ -234,3 +269,5 @@ class HttpBackend(Backend):
     async def close(self) -> None:
         """Close all connections; idempotent."""
         await self._client.close()
+        if self._throttle is not None:
+            await self._throttle.close()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+from functools import cache
 from io import BytesIO
+from ssl import SSLContext, create_default_context
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from urllib.request import (
@@ -22,6 +25,8 @@ CONNECT_S: Final = 30.0
 IDLE_S: Final = 4.0
 """How long an idle connection is kept; servers close theirs after 5 s (uvicorn) or more."""
 _LARGE_BYTES: Final = 2**18
+_TRUSTED: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Environment variables with the certificates that OpenSSL trusts."""
 _SUPPORTED: Final = ("http", "https")
 _CHECK: Final = "Check that the server runs and that the address is right"
 
@@ -108,12 +113,26 @@ class HttpClient:
         if self._proxies:
             self._proxy = _proxy_for(self._url, error=self._error)
         self._session = ClientSession(
-            connector=TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=self._idle_s),
+            connector=TCPConnector(
+                limit=0,
+                limit_per_host=0,
+                keepalive_timeout=self._idle_s,
+                ssl=_trusting(*map(os.environ.get, _TRUSTED))
+                if self._url[:6] == "https:"
+                else True,
+            ),
             timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
             read_bufsize=2**20,
             cookie_jar=DummyCookieJar(),  # agents must not share an engine's cookies
         )
         return self._session
+
+
+@cache
+def _trusting(file: str | None, folder: str | None) -> SSLContext:
+    """Return the settings of a client that trusts what OpenSSL does, once for each environment."""
+    del file, folder  # OpenSSL reads them
+    return create_default_context()
 
 
 def failures() -> tuple[type[Exception], ...]:

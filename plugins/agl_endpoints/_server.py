@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from ssl import SSLContext
 from typing import Final, Protocol
 
 import msgspec
@@ -83,6 +84,7 @@ class OpenAIServer:
         *,
         dialects: Mapping[str, asgi.Translate] | None = None,
         key: str = "",
+        tls: SSLContext | None = None,
     ) -> None:
         """Create a server that does not listen yet.
 
@@ -90,13 +92,15 @@ class OpenAIServer:
             routing: Finds the backends that answer.
             dialects: Translations of dialects by path.
             key: The bearer token that every request needs; empty to serve all.
+            tls: Serve ``https://``; see `agl_core.serving.tls_context`.
         """
         self._routing = routing
         self._key = key
         self._dialects = dict(dialects or {})
         self._methods = {**_METHODS, **dict.fromkeys(self._dialects, "POST")}
         self._answering = Answering("The server is ending")
-        self._server = GuestServer(self._app)
+        self._tls = tls
+        self._server = GuestServer(self._app, tls=tls)
 
     async def start(self, host: str, port: int) -> str:
         """Start to listen; return ``http://host:port``.
@@ -110,7 +114,7 @@ class OpenAIServer:
         """
         listener = bind(host, port)
         await self._server.start(listener)
-        return address_of(listener)
+        return address_of(listener, tls=self._tls)
 
     async def stop(self) -> None:
         """Abort running answers and close the socket; idempotent."""

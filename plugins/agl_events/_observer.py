@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
+from agl_core.app import make_filters
 from agl_core.clocks import new_id
 from agl_core.config import RunConfig, validate
-from agl_core.interfaces import AttemptRecord, Store, TrackedRun
+from agl_core.interfaces import AttemptRecord, Filter, Store, TrackedRun
 from agl_core.plugins import PluginManager, Source, hookimpl
+from agl_core.text import json_bytes
 from agl_core.types import (
     Attempt,
     Batch,
@@ -54,6 +57,7 @@ class EventsObserver:
         options: EventsOptions,
         make: Callable[[], Bus],
         describe: Callable[[], TrackedRun],
+        filters: Sequence[Filter] = (),
     ) -> None:
         """Configure the observer without starting it.
 
@@ -62,10 +66,12 @@ class EventsObserver:
             options: Those of ``[events]``.
             make: Makes the bus.
             describe: Returns the description of the run; called when the run has its store's lease.
+            filters: What cleans the data of events.
         """
         self.losses = Losses()
         self._config, self._options = config, options
         self._make, self._describe = make, describe
+        self._filters = filters
         self._run: TrackedRun | None = None
         self._sender: EventSender | None = None
 
@@ -178,6 +184,8 @@ class EventsObserver:
         metadata |= {"run": self._config.name, "version": _VERSION}
         channel = facts.CHANNEL_OF[type(fact)]
         data = cast("dict[str, Any]", fact)  # the same JSON, and cheaper than a dictionary
+        for each in self._filters:
+            data = each.cleaned(json.loads(json_bytes(data)), "events")
         return new_event(channel, self._options.service, data, metadata)
 
     async def _close(self, within_s: float) -> None:
@@ -215,7 +223,11 @@ def make_observer(
     bus = make_bus(url, plugins, options.of_bus())  # fails here and not in a thread
     del bus
     observer = EventsObserver(
-        config, options, lambda: make_bus(url, plugins, options.of_bus()), describe
+        config,
+        options,
+        lambda: make_bus(url, plugins, options.of_bus()),
+        describe,
+        make_filters(config, plugins),
     )
     plugins.register(observer, Source(name=new_id("events")))
     return observer

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 from agl_core.errors import AglError, ConfigError, MissingExtraError
 from agl_core.text import exact_bytes
@@ -46,7 +46,8 @@ class RateVerdict:
     """Events that the window still allows."""
     window_s: int
     reset_s: float
-    """Seconds until the window has counted down: after them a refused event is allowed."""
+    """Seconds until a refused event is allowed, if no others come; for an allowed one, until the
+    running window ends."""
 
 
 def parse_rate(rate: str) -> Any:
@@ -72,10 +73,9 @@ def parse_rate(rate: str) -> Any:
 class Limiter:
     """Allows so many events a window for each name, in this process or in all that share a Redis.
 
-    In memory the window slides exactly: no span of its length has more events than the rate. In
-    Redis it is weighted: the events of the last full window count by the part of it that is still
-    in the sliding one. While Redis does not answer, this process counts by itself; that is logged
-    once, and Redis is asked again after 10 s. Methods may be called from any thread.
+    The window slides and is weighted: the events of the last full window count by the part of it
+    that is still in the sliding one. While Redis does not answer, this process counts by itself;
+    that is logged once, and Redis is asked again after 10 s. Methods may be called from any thread.
     """
 
     def __init__(self, rate: str, *, redis: str = "", space: str = "") -> None:
@@ -92,6 +92,7 @@ class Limiter:
         """
         self._item = parse_rate(rate)
         self._space = space or "agl"
+        self._lock = threading.Lock()
         self._local = _local()
         self._shared = _Shared(redis) if redis else None
 
@@ -111,21 +112,34 @@ class Limiter:
         shared = self._shared
         if shared is not None and shared.asked:
             try:
-                return self._verdict(shared.strategy, names, cost)
+                allowed = shared.strategy.hit(self._item, *names, cost=cost)
+                window = shared.strategy.storage.get_sliding_window(*self._window(names))
+                return self._stated(_Window(*window), cost, allowed=allowed)
             except shared.failures as error:
                 shared.failed(error)
-        return self._verdict(self._local, names, cost)
+        allowed = self._hit_here(names, cost)
+        return self._stated_here(names, cost, allowed=allowed)
 
     async def ahit(self, *who: str, cost: int = 1) -> RateVerdict:
         """Do as `hit` does, without blocking the event loop while Redis is asked."""
         names = self._names(who)
-        shared = self._shared
-        if shared is not None and shared.asked:
-            try:
-                return await self._averdict(shared.astrategy, names, cost)
-            except shared.failures as error:
-                shared.failed(error)
-        return self._verdict(self._local, names, cost)
+        allowed = await self._allowed(names, cost)
+        return await self._averdict(names, cost, allowed=allowed)
+
+    async def refusal(self, *who: str, cost: int = 1) -> RateVerdict | None:
+        """Count an event if it is allowed, and return None; else return the verdict.
+
+        It asks Redis once for an allowed event, and `ahit` twice.
+        """
+        names = self._names(who)
+        if await self._allowed(names, cost):
+            return None
+        return await self._averdict(names, cost, allowed=False)
+
+    async def wait_s(self, *who: str, cost: int = 1) -> float:
+        """Return the seconds until an event is allowed; 0.0 if it is now. It does not count."""
+        verdict = await self._averdict(self._names(who), cost, allowed=False)
+        return 0.0 if verdict.remaining >= cost else verdict.reset_s
 
     def close(self) -> None:
         """Close the connections of threads without an event loop. Idempotent."""
@@ -141,29 +155,92 @@ class Limiter:
         text = exact_bytes("\0".join(who))
         return (self._space, hashlib.sha256(text).hexdigest()[:32])
 
-    def _verdict(self, strategy: Any, names: tuple[str, ...], cost: int) -> RateVerdict:
-        allowed = strategy.hit(self._item, *names, cost=cost)
-        return self._stated(allowed, strategy.get_window_stats(self._item, *names))
+    def _window(self, names: tuple[str, ...]) -> tuple[str, int]:
+        return self._item.key_for(*names), self._item.get_expiry()
 
-    async def _averdict(self, strategy: Any, names: tuple[str, ...], cost: int) -> RateVerdict:
-        allowed = await strategy.hit(self._item, *names, cost=cost)
-        return self._stated(allowed, await strategy.get_window_stats(self._item, *names))
+    async def _allowed(self, names: tuple[str, ...], cost: int) -> bool:
+        shared = self._shared
+        if shared is not None and shared.asked:
+            try:
+                return await shared.astrategy.hit(self._item, *names, cost=cost)
+            except shared.failures as error:
+                shared.failed(error)
+        return self._hit_here(names, cost)
 
-    def _stated(self, allowed: bool, window: Any) -> RateVerdict:
+    def _hit_here(self, names: tuple[str, ...], cost: int) -> bool:
+        with self._lock:  # else two threads may refuse each other
+            return self._local.hit(self._item, *names, cost=cost)
+
+    async def _averdict(self, names: tuple[str, ...], cost: int, *, allowed: bool) -> RateVerdict:
+        shared = self._shared
+        if shared is not None and shared.asked:
+            try:
+                window = await shared.astrategy.storage.get_sliding_window(*self._window(names))
+                return self._stated(_Window(*window), cost, allowed=allowed)
+            except shared.failures as error:
+                shared.failed(error)
+        return self._stated_here(names, cost, allowed=allowed)
+
+    def _stated_here(self, names: tuple[str, ...], cost: int, *, allowed: bool) -> RateVerdict:
+        window = _Window(*self._local.storage.get_sliding_window(*self._window(names)))
+        return self._stated(window, cost, allowed=allowed)
+
+    def _stated(self, window: _Window, cost: int, *, allowed: bool) -> RateVerdict:
+        limit, length_s = self.limit, self._item.get_expiry()
         return RateVerdict(
             allowed=allowed,
-            limit=self._item.amount,
-            remaining=max(0, int(window.remaining)),
-            window_s=self._item.get_expiry(),
-            reset_s=max(0.0, window.reset_time - time.time()),
+            limit=limit,
+            remaining=max(0, limit - window.used(length_s)),
+            window_s=length_s,
+            reset_s=window.left_s(length_s)
+            if allowed
+            else window.wait_s(limit, length_s, min(cost, limit)),
         )
+
+
+class _Window(NamedTuple):
+    """The counts of a sliding window, as ``limits`` gives them."""
+
+    previous: int
+    """Events of the last full window."""
+    previous_s: float
+    """Seconds until none of them counts."""
+    current: int
+    """Events of the window that runs."""
+    current_s: float
+    """Seconds until none of these counts: a window more than it still lasts."""
+
+    def used(self, length_s: int) -> int:
+        """Return how many events count now."""
+        return int(self.previous * self.previous_s / length_s) + self.current
+
+    def left_s(self, length_s: int) -> float:
+        """Return how long the running window lasts."""
+        return max(0.0, self.current_s - length_s)
+
+    def wait_s(self, limit: int, length_s: int, cost: int) -> float:
+        """Return the seconds until `cost` more events are allowed, if no others come.
+
+        They are when ``floor(previous * previous_s / length_s) + current + cost <= limit``.
+        """
+        free = limit - self.current - cost
+        if free >= 0:
+            return max(0.0, self.previous_s - _decay_s(self.previous, free + 1, length_s))
+        rest_s = length_s - _decay_s(self.current, limit - cost + 1, length_s)
+        return self.left_s(length_s) + max(0.0, rest_s)
+
+
+def _decay_s(events: int, below: int, length_s: int) -> float:
+    """Return at how many seconds from its end a window's events count as fewer than `below`."""
+    return length_s * below / events if events else length_s
 
 
 def _local() -> Any:
     from limits.storage import MemoryStorage  # noqa: PLC0415
-    from limits.strategies import MovingWindowRateLimiter  # noqa: PLC0415
+    from limits.strategies import SlidingWindowCounterRateLimiter  # noqa: PLC0415
 
-    return MovingWindowRateLimiter(MemoryStorage())
+    # Unlike the exact window, it forgets those who ask no more.
+    return SlidingWindowCounterRateLimiter(MemoryStorage())
 
 
 class _Shared:
@@ -240,7 +317,7 @@ def _shared_strategy(url: str) -> tuple[Any, Any]:
     from limits.strategies import SlidingWindowCounterRateLimiter  # noqa: PLC0415
     from redis import ConnectionPool  # noqa: PLC0415
 
-    pool = ConnectionPool.from_url(url, **_OPTIONS)
+    pool = cast("Any", ConnectionPool).from_url(url, **_OPTIONS)
     return SlidingWindowCounterRateLimiter(RedisStorage(_ANY, connection_pool=pool)), pool
 
 
@@ -250,6 +327,6 @@ def _shared_astrategy(url: str) -> tuple[Any, Any]:
     from limits.aio.strategies import SlidingWindowCounterRateLimiter  # noqa: PLC0415
     from redis.asyncio import ConnectionPool  # noqa: PLC0415
 
-    pool: Any = ConnectionPool.from_url(url, **_OPTIONS)
+    pool = cast("Any", ConnectionPool).from_url(url, **_OPTIONS)
     storage = RedisStorage(f"async+{_ANY}", implementation="redispy", connection_pool=pool)
     return SlidingWindowCounterRateLimiter(storage), pool

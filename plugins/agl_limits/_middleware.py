@@ -13,16 +13,17 @@ from agl_limits._limiter import Limiter, RateVerdict
 _BEARER: Final = "bearer "
 
 
-def limit_headers(verdict: RateVerdict) -> dict[str, str]:
+def limit_headers(verdict: RateVerdict, *, name: str = "default") -> dict[str, str]:
     """Return the headers that state a limit.
 
     They are ``RateLimit-Policy`` and ``RateLimit`` of the IETF's draft, the older ``X-RateLimit-*``
-    and, if the request was refused, ``Retry-After``. Times are whole seconds, rounded up.
+    and, if the request was refused, ``Retry-After``. Times are whole seconds, rounded up. `name` is
+    that of the limit, a word.
     """
     seconds = math.ceil(verdict.reset_s)
     headers = {
-        "ratelimit-policy": f'"default";q={verdict.limit};w={verdict.window_s}',
-        "ratelimit": f'"default";r={verdict.remaining};t={seconds}',
+        "ratelimit-policy": f'"{name}";q={verdict.limit};w={verdict.window_s}',
+        "ratelimit": f'"{name}";r={verdict.remaining};t={seconds}',
         "x-ratelimit-limit": str(verdict.limit),
         "x-ratelimit-remaining": str(verdict.remaining),
         "x-ratelimit-reset": str(seconds),

@@ -17,6 +17,8 @@ from agl_privacy._options import MaskOptions
 
 _PASSES: Final = 8
 """A masked text is masked again until nothing is found, so that masking twice changes nothing."""
+_HEAD: Final = 200
+"""Characters in which a text says that it is an image or another file."""
 _HIDDEN: Final = "***"
 """Stands for a value that is nested too deeply to be read."""
 
@@ -40,6 +42,8 @@ class Masker:
         Raises:
             ConfigError: a recogniser of the user raised, or returned no ranges.
         """
+        if text.startswith("data:") and ";base64," in text[:_HEAD]:
+            return []
         found = [
             PersonalData(start, end, kind)
             for kind, finder in self._finders

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from agl_core.config import RunConfig, validate
+from agl_core.errors import ConfigError
 from agl_core.interfaces import TrackedRun
 from agl_core.plugins import PluginManager
 from agl_core.types import Evaluation, Losses, Report, StepReport
@@ -55,5 +56,10 @@ def make_observer(
     """
     del plugins, describe
     options = validate(PrivacyOptions, config.sections["privacy"], where="privacy")
+    if options.store and config.rollout.resume == "replay":
+        raise ConfigError(
+            "Configuration: privacy.store = true masks the answers that rollout.resume = 'replay' "
+            "would give the agent again: set one of them to its default"
+        )
     masker = Masker(options)  # also checks what logs do not use
     return PrivacyObserver(masker if options.logs else None)

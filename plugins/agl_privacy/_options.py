@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -39,6 +39,21 @@ class MaskOptions(BaseModel):
 class PrivacyOptions(MaskOptions):
     """Where personal data is masked in a run."""
 
+    order: ClassVar[int] = 100
+    """Texts are masked before another layer changes them."""
+
     logs: bool = True
     """Mask the logs of agl-core and its plugins while the run lasts. Without this section they are
     masked too, unless ``AGL_MASK_LOGS`` is ``off`` or names the kinds to mask."""
+    reinforcement: Literal["drop", "count", "off"] = "drop"
+    """What happens to calls with personal data in a message, a tool or an answer: they are left out
+    of the loss, only counted, or not searched for."""
+    imitation: bool = True
+    """Mask the conversations that are imitated; what has recorded tokens is left out, as tokens
+    cannot be masked."""
+    reflection: bool = True
+    """Mask what critics and editors of prompts read."""
+    events: bool = True
+    """Mask the events of ``[events]``."""
+    store: bool = False
+    """Mask texts before they are stored; token ids stay as they were sampled."""

@@ -16,3 +16,28 @@ def agl_register_observers(register: Register) -> None:
         config="agl_privacy._options:PrivacyOptions",
         summary="masks personal data in logs, and keeps it out of training",
     )
+
+
+@hookimpl
+def agl_register_filters(register: Register) -> None:
+    register(
+        "privacy",
+        "agl_privacy._filter:make_filter",
+        summary="leaves out calls with personal data, and masks what other models read",
+    )
+
+
+@hookimpl
+def agl_register_layers(register: Register) -> None:
+    register(
+        "privacy",
+        "agl_privacy._layer:make_layer",
+        config="agl_privacy._options:PrivacyOptions",
+        summary="masks texts before they are stored",
+    )
+
+
+@hookimpl
+def agl_register_commands(register: Register) -> None:
+    for name, factory in (("rollouts.export", "rows_option"), ("store.export", "store_option")):
+        register(f"{name}.--mask", f"agl_privacy._exports:{factory}", summary="mask personal data")

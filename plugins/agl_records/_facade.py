@@ -14,7 +14,7 @@ from agl_core.plugins import PluginManager
 from agl_core.store import whole_file
 from agl_core.types import Mode, Report
 from agl_records._marked import MarksForm, MarksSummary, export_marks_from, marks_of
-from agl_records._run import ExportFormat, ExportOptions, ExportSummary, export_from
+from agl_records._run import Clean, ExportFormat, ExportOptions, ExportSummary, export_from
 
 
 def export_rollouts(  # noqa: PLR0913 - one per choice of a user
@@ -28,6 +28,7 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
     failed: Literal["skip", "include"] = "skip",
     run_id: str | None = None,
     plugins: Sequence[str | Path] = (),
+    cleaned: Clean | None = None,
 ) -> ExportSummary:
     """Write agents' answers and rewards as training data.
 
@@ -42,6 +43,8 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
         failed: Whether to export attempts that did not succeed; their rewards do not count.
         run_id: Only rollouts of this run.
         plugins: Local plugin files to load; those in the run's configuration are not loaded.
+        cleaned: Changes the texts of rows, such as ``agl_privacy.Masker().value``; a row with token
+            ids whose texts it changes is left out and counted as ``personal_data``.
 
     Returns:
         What was exported, and what was not, by cause.
@@ -67,7 +70,9 @@ def export_rollouts(  # noqa: PLR0913 - one per choice of a user
     async def work() -> ExportSummary:
         async with open_for_reading(address, loaded) as store:
             with whole_file(output, what="The export") as stream:
-                return await export_from(store, stream, options, plugins=loaded, config=address.run)
+                return await export_from(
+                    store, stream, options, plugins=loaded, config=address.run, cleaned=cleaned
+                )
 
     summary = run_blocking(work())
     summary.output = str(output)

@@ -10,6 +10,7 @@ from typing import IO, Any, Final, Literal
 import msgspec
 from agl_stores import attempt_records, rollout_pages
 
+from agl_core import semconv
 from agl_core.adapters import AgentSelector
 from agl_core.app import engine_class, engine_name
 from agl_core.config import RunConfig, resolve_policies, trained_agents
@@ -32,6 +33,7 @@ from agl_core.types import (
 from agl_records._conversations import Conversation
 from agl_records._files import JsonLines, Parquet, RowWriter
 from agl_records._rows import (
+    TrajectoryRow,
     agent_return,
     chat_examples,
     trajectory_rows,
@@ -45,6 +47,9 @@ ExportFormat = Literal["jsonl", "parquet", "openai"]
 _PAGE: Final = 50
 _MOST_PROBLEMS: Final = 10
 _OTHERWISE: Final = "rendered_otherwise"
+_NOT_CLEAN: Final = "personal_data"
+Clean = Callable[[Any], Any]
+"""Returns a JSON value as others may read it; without a fault, an equal value."""
 _log = logging.getLogger(__name__)
 
 
@@ -90,6 +95,7 @@ async def export_from(
     *,
     plugins: PluginManager,
     config: RunConfig | None = None,
+    cleaned: Clean | None = None,
 ) -> ExportSummary:
     """Export from an open store into a stream.
 
@@ -99,12 +105,15 @@ async def export_from(
         options: Selection and format.
         plugins: Provide the adapter that the run uses.
         config: The run's configuration. None: every policy counts as trained and channels weigh 1.
+        cleaned: Changes the texts of every row. A row with token ids whose texts it changes is left
+            out, as its tokens would still say them.
 
     Raises:
         ConfigError: an agent was not seen.
         MissingExtraError: the format needs a library that is not installed.
     """
     export = _Export(options, plugins, config, _writer(options.format, stream))
+    export.cleaned = cleaned
     query = RolloutQuery(run_id=options.run_id)
     async for rollouts in rollout_pages(store, query, size=_PAGE):
         wanted = [rollout for rollout in rollouts if rollout.mode in options.modes]
@@ -130,6 +139,7 @@ class _Export:
         self._options = options
         self._writer = writer
         self._summary = ExportSummary()
+        self.cleaned: Clean | None = None
         self._lost = Losses()
         self._seen: set[str] = set()
         self._config, self._plugins = config, plugins
@@ -180,11 +190,37 @@ class _Export:
             return "below_min_reward"
         before, otherwise = self._summary.rows, self._lost.counts.get(_OTHERWISE, 0)
         for row in self._rows(record, adapted, agents):
-            self._writer.write(row)
-            self._summary.rows += 1
+            clean = self._shared(row, record)
+            if clean is not None:
+                self._writer.write(clean)
+                self._summary.rows += 1
         if self._summary.rows > before:
             return ""
+        if self.cleaned is not None and self._lost.counts.get(_NOT_CLEAN):
+            return _NOT_CLEAN
         return _OTHERWISE if self._lost.counts.get(_OTHERWISE, 0) > otherwise else "choices_unused"
+
+    def _shared(self, row: Any, record: AttemptRecord) -> Any:
+        """Return a row as others may read it, or None, counted, if its tokens may not be read."""
+        if self.cleaned is None:
+            return row
+        if not isinstance(row, TrajectoryRow):
+            return self.cleaned(row)
+        masked = {
+            span.call.id
+            for span in record.spans
+            if span.call is not None and semconv.AGL_MASKED in span.attributes
+        }
+        said = [row.messages, row.tools]
+        if self.cleaned(said) != said or any(call.call_id in masked for call in row.calls):
+            self._lost.add(_NOT_CLEAN)
+            return None
+        change = msgspec.structs.replace
+        return change(
+            row,
+            **{name: self.cleaned(getattr(row, name)) for name in ("task_id", "group_id")},
+            rewards=[change(each, why=self.cleaned(each.why)) for each in row.rewards],
+        )
 
     def _rows(
         self, record: AttemptRecord, adapted: AdaptedAttempt, agents: Sequence[str]

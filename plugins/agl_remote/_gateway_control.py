@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -114,6 +116,8 @@ class GatewayControl:
         self._alone.set()
         self._serving = asyncio.Event()
         self._backends: dict[BackendAddress, HttpBackend] = {}
+        self._context = copy_context()
+        """Of whom makes the gateway: it has the limits of the endpoints."""
         methods = {
             "instance": self._report,
             "losses": self._report,
@@ -197,9 +201,8 @@ class GatewayControl:
         endpoint = service.endpoint
         backend = self._backends.get(endpoint)
         if backend is None:
-            backend = self._backends[endpoint] = HttpBackend(
-                endpoint.base_url, api_key=endpoint.api_key, model=endpoint.model
-            )
+            make = partial(HttpBackend, endpoint.base_url, endpoint.api_key, endpoint.model)
+            backend = self._backends[endpoint] = self._context.run(make)
         return Route(service.policy, backend, service.logprobs)
 
     async def _forget_backends(self, used: set[BackendAddress]) -> None:

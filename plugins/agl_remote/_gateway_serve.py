@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Final
 
 import click
+from agl_endpoints import SERVER_TLS, ca_option, tls_options
 from agl_stores import has_scheme, locate_store, make_store_at, of_file, store_file
 
 from agl_core import waits
-from agl_core.app import gateway_server
+from agl_core.app import check_sections, gateway_server
 from agl_core.cli.group import CliState, debug_option, host_option, port_option
-from agl_core.config import RESOLVED
+from agl_core.config import RESOLVED, RunConfig, load_config
 from agl_core.errors import ConfigError, StoreError
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.interfaces import StoreLifecycle
 from agl_core.plugins import PluginManager
-from agl_core.serving import shared_key
+from agl_core.serving import shared_key, tls_context
 from agl_remote._gateway_control import GatewayControl
 
 _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
@@ -32,11 +33,19 @@ _HOST_AND_PORT: Final = re.compile(r"[^/\\]+:\d+")
     metavar="URL",
     help="Where records go: the address that agl store serve prints, or a store's file.",
 )
+@click.option(
+    "--config",
+    "file",
+    metavar="FILE",
+    help="A run file: its [limits] count here, and tls_cert and tls_key of [gateway].",
+)
 @host_option
 @port_option
+@tls_options
+@ca_option
 @debug_option
 @click.pass_obj
-def command(state: CliState, *, store: str, host: str, port: int) -> None:
+def command(state: CliState, *, store: str, file: str | None, host: str, port: int) -> None:
     """Serve the model calls of a training whose trainer and runners are other processes.
 
     AGL_API_KEY holds the key that store, gateway, trainer and runners share. Give trainer and
@@ -49,8 +58,13 @@ def command(state: CliState, *, store: str, host: str, port: int) -> None:
         click.echo(f"Serving gateway at {url}")
 
     with rare_collections():
-        plugins = state.plugins()
-        served = serve_gateway(store_of(store, plugins), plugins, host=host, port=port, ready=ready)
+        config = load_config(file) if file is not None else None
+        plugins = state.plugins(config.plugins if config is not None else ())
+        if config is not None:
+            check_sections(config, plugins)
+            plugins.observe("agl_config_resolved", config=config)
+        opened = store_of(store, plugins)
+        served = serve_gateway(opened, plugins, config, host=host, port=port, ready=ready)
         run_blocking(served, new_loop=serving_loop)
 
 
@@ -80,6 +94,7 @@ def store_of(target: str, plugins: PluginManager) -> StoreLifecycle:
 async def serve_gateway(
     store: StoreLifecycle,
     plugins: PluginManager,
+    config: RunConfig | None = None,
     *,
     host: str,
     port: int,
@@ -90,6 +105,7 @@ async def serve_gateway(
     Args:
         store: A store that is not open.
         plugins: The loaded plugins, for their routes and dialects.
+        config: Its sections choose the checks of model requests.
         host: Address to listen on.
         port: Port to listen on; 0 for a free one.
         ready: Called with the address when the gateway accepts calls.
@@ -99,8 +115,13 @@ async def serve_gateway(
         StoreError: the store cannot be reached, or remaining records could not be written.
     """
     key = shared_key()
-    options = GatewayOptions(host=host, port=port, secret=key, operator_key=key, restartable=True)
-    gateway = gateway_server(store, options, plugins)
+    tls = SERVER_TLS.get()
+    if tls is None and config is not None:
+        tls = tls_context(config.gateway.tls_cert, config.gateway.tls_key)
+    options = GatewayOptions(
+        host=host, port=port, tls=tls, secret=key, operator_key=key, restartable=True
+    )
+    gateway = gateway_server(store, options, plugins, config)
     control = GatewayControl(gateway, key)
     await store.open()
     try:

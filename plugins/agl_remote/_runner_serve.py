@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from agl_endpoints import ca_option
 
 from agl_core.cli.group import (
     CliState,
@@ -47,6 +48,7 @@ _MAX_ABANDONED: Final = 4
     help="Worker processes; more than one are watched, and replaced when they end or hang.",
 )
 @set_option
+@ca_option
 @plugin_option
 @debug_option
 @click.pass_obj

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import click
+from agl_endpoints import tls_options
 
 from agl_core.cli.group import CliState, debug_option, host_option, port_option
 
@@ -13,6 +14,7 @@ from agl_core.cli.group import CliState, debug_option, host_option, port_option
 @click.argument("path", default="store.db")
 @host_option
 @port_option
+@tls_options
 @click.option(
     "--retention",
     type=click.Choice(["keep", "drop_spans"]),

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from agl_endpoints import SERVER_TLS
+
 from agl_core.clocks import new_id
 from agl_core.errors import ConfigError
 from agl_core.serving import (
@@ -37,7 +39,7 @@ _REMEMBERED: Final = 4096
 
 
 class StoreServer:
-    """An HTTP server of a store, with `HttpStore` as its client.
+    """An HTTP server of a store, with `HttpStore` as its client; with TLS where `SERVER_TLS` is set.
 
     `claim` and `wait` keep their connection open until they have a result. If the caller of a claim
     disconnects, the rollouts are queued again. A repeated claim returns the same attempts.
@@ -56,6 +58,7 @@ class StoreServer:
         """
         self._store = store
         self._address = (host, port)
+        self._tls = SERVER_TLS.get()
         self._handing_out: dict[str, asyncio.Task[object]] = {}
         self._handed_back: dict[str, None] = {}
         self._app = RpcApp(self._methods(), key=key, instance=new_id("life"))
@@ -75,8 +78,8 @@ class StoreServer:
         except BaseException:
             listener.close()
             raise
-        self.url = address_of(listener)
-        self._server = GuestServer(self._app)
+        self.url = address_of(listener, tls=self._tls)
+        self._server = GuestServer(self._app, tls=self._tls)
         await self._server.start(listener)
 
     async def stop(self) -> None:

@@ -45,6 +45,11 @@ def agl_register_commands(register: Register) -> None:
         summary="run the attempts of a training of another process",
     )
     register(
+        "train.--ca",
+        "agl_endpoints:make_ca_option",
+        summary="trust the authorities in a file at https:// addresses",
+    )
+    register(
         "store.serve",
         "agl_remote._store_serve:command",
         summary="serve a store to other processes",

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 import msgspec
-from agl_endpoints import OneModel, Routing, key_for, openai_server
+from agl_endpoints import OneModel, Routing, key_for, openai_server, tls_options
 from agl_stores import is_checkpoint
 
 from agl_core.app import load_plugins, make_engine, with_weights
@@ -32,6 +32,7 @@ _POLICIES = "policies"
 @click.argument("target")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8000, show_default=True, help="0: one the system chooses.")
+@tls_options
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),

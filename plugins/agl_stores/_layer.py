@@ -33,7 +33,7 @@ class LayerOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     always: ClassVar[bool] = False
-    """Whether the layer is also used without its section in a configuration."""
+    """Whether the layer is also used without its section in a configuration, with None for options."""
     order: ClassVar[int] = 0
     """The layer with the lowest order is next to the records."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from agl_core.app import load_plugins, make_dialects, make_rewriters, make_routes
+from agl_core.app import all_of, load_plugins
 from agl_core.gateway import AnswerReader, Payload
 from agl_core.interfaces import Dialect, DialectAnswer, RewriterFactory, RouteFactory
 from agl_core.plugins import PluginManager
@@ -17,19 +17,19 @@ from agl_core.plugins import PluginManager
 @cache
 def installed_dialects() -> Mapping[str, Dialect]:
     """Return the dialects of installed plugins, by method and path below ``/v1``."""
-    return make_dialects(_plugins())
+    return all_of(_plugins().registry("dialects"))
 
 
 @cache
 def installed_routes() -> Mapping[str, RouteFactory]:
     """Return the routes of installed plugins, by method and path below ``/v1``."""
-    return make_routes(_plugins())
+    return all_of(_plugins().registry("routes"))
 
 
 @cache
 def installed_rewriters() -> Sequence[RewriterFactory]:
     """Return the rewriters of installed plugins, in the order of their names."""
-    return make_rewriters(_plugins())
+    return [*all_of(_plugins().registry("rewriters")).values()]
 
 
 @cache

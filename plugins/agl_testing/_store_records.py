@@ -216,13 +216,17 @@ class RecordRules(ContractSuite):
             assert rollout.attempts[0].status is AttemptStatus.LOST
             assert await again.spans([claim.rollout.id]) == [early]
 
-    async def test_close_sends_waiters_away_and_refuses_more(self, store: StoreLifecycle) -> None:
+    @pytest.mark.parametrize("waits_s", [0.01, 0])
+    async def test_close_sends_waiters_away_and_refuses_more(
+        self, store: StoreLifecycle, waits_s: float
+    ) -> None:
         claim = await sample.begin(store)
         waiting = [
             asyncio.ensure_future(store.claim("w2")),
             asyncio.ensure_future(store.wait([claim.rollout.id])),
         ]
-        await asyncio.wait(waiting, timeout=0.01)
+        # After one iteration of the loop, both are still reading.
+        await (asyncio.wait(waiting, timeout=waits_s) if waits_s else asyncio.sleep(0))
         await store.close()
         await store.close()
         done, late = await asyncio.wait(waiting, timeout=self.patience_s)

@@ -1,4 +1,7 @@
-"""The stores that survive a crash: SQLite in a file, and PostgreSQL on a server of this machine."""
+"""The stores that survive a crash, compared with agentlightning's in-memory store.
+
+They are SQLite in a file, and PostgreSQL on a server of this machine.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 import harness
 
+PEER = "agentlightning"
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "spans": "10 per rollout, each of 480 token ids, 80 log-probabilities and 1 KB of text",
@@ -17,8 +21,9 @@ SETTINGS = {
     "lifecycle": "16 workers at once: enqueue, claim, make and add spans, finish, wait, query",
     "growth": "spans without tokens: ten per call written, a random rollout read",
     "processor": "of client and server together",
+    PEER: "0.3.0, in memory",
 }
-ROLLOUTS = 300
+ROLLOUTS = {"sqlite": 300, "postgres": 300, PEER: 50}
 WORKERS = 16
 GROWTH_SPANS = (1_000, 1_000_000)
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -46,23 +51,24 @@ def _measure(server, rounds: int) -> None:
     used_us: dict[str, harness.Samples] = {"ingest": {}, "lifecycle": {}}
     options = {"ingest": {}, "lifecycle": {"workers": WORKERS}}
     side = (sys.executable, "store_ours.py")
-    with harness.folder() as directory, harness.workers(sqlite=side, postgres=side) as asked:
+    peer = (harness.peer_python(PEER), "store_agentlightning.py")
+    sides = {"sqlite": side, "postgres": side, PEER: peer}
+    with harness.folder() as directory, harness.workers(**sides) as asked:
         where = {"sqlite": lambda: directory, "postgres": lambda: server.url(server.database())}
         for number in range(rounds):
             for what, arguments in options.items():
-                for name in harness.in_turn(list(where), number):
-                    before = _processor_s(server)
-                    taken = asked[name].ask(
-                        what, rollouts=ROLLOUTS, directory=where[name](), **arguments
-                    )
+                for name in harness.in_turn(list(sides), number):
+                    before, rollouts = _processor_s(server), ROLLOUTS[name]
+                    place = {"directory": where[name]()} if name in where else {}
+                    taken = asked[name].ask(what, rollouts=rollouts, **place, **arguments)
                     used_s = taken["processor_s"] + (
                         _processor_s(server) - before if name == "postgres" else 0.0
                     )
-                    rate, each_us = ROLLOUTS / taken["wall_s"], 1e6 * used_s / ROLLOUTS
+                    rate, each_us = rollouts / taken["wall_s"], 1e6 * used_s / rollouts
                     rates[what].setdefault(name, []).append(rate)
                     used_us[what].setdefault(name, []).append(each_us)
                     harness.say(
-                        f"{what:10s} {name:10s} {rate:8.0f} rollouts/s {each_us:8.0f} us of processor"
+                        f"{what:10s} {name:15s} {rate:8.0f} rollouts/s {each_us:8.0f} us of processor"
                     )
         grown: dict[str, dict[str, dict[str, list[float]]]] = {"ingest": {}, "query": {}}
         for name, place in where.items():
@@ -84,6 +90,14 @@ def _measure(server, rounds: int) -> None:
             "medians": {what: harness.medians(found) for what, found in rates.items()},
             "processor_medians_us": {
                 what: harness.medians(found) for what, found in used_us.items()
+            },
+            "ratios": {
+                what: {name: harness.ratio(found[name], found[PEER]) for name in where}
+                for what, found in rates.items()
+            },
+            "processor_ratios": {
+                what: {name: harness.ratio(found[PEER], found[name]) for name in where}
+                for what, found in used_us.items()
             },
             "growth": {
                 what: {name: harness.medians(sizes) for name, sizes in found.items()}

@@ -90,20 +90,25 @@ def _store(report: dict[str, Any]) -> Iterator[str]:
 
 def _stores(report: dict[str, Any]) -> Iterator[str]:
     yield "SQLite in a file, and PostgreSQL on a server of the same machine with fsync on, each with one"
-    yield "process as its client and the rollouts of `store`. Processor time is that of client and server."
+    yield "process as its client, beside the store in memory of agentlightning 0.3.0, with the rollouts of"
+    yield "`store`. Processor time is that of client and server."
     yield ""
-    yield from _table("", "SQLite", "PostgreSQL", "processor time", "PostgreSQL")
+    yield from _table("", "SQLite", "PostgreSQL", _PEER, "PostgreSQL's ratio")
+    sides = ("sqlite", "postgres", _PEER)
     for name, what in (
-        ("ingest", "rollouts per second: spans written, one rollout after the other"),
-        ("lifecycle", "rollouts per second: 16 workers, from enqueueing to reading back"),
+        ("ingest", "spans written, one rollout after the other"),
+        ("lifecycle", "16 workers, from enqueueing to reading back"),
     ):
         medians, used = report["medians"][name], report["processor_medians_us"][name]
         yield _row(
-            what,
-            f"{medians['sqlite']:.0f}",
-            f"{medians['postgres']:.0f}",
-            f"{used['sqlite'] / 1e3:.1f} ms",
-            f"{used['postgres'] / 1e3:.1f} ms",
+            f"rollouts per second: {what}",
+            *(f"{medians[side]:.0f}" for side in sides),
+            f"{report['ratios'][name]['postgres']:.1f}",
+        )
+        yield _row(
+            f"processor time per rollout: {what}",
+            *(f"{used[side] / 1e3:.1f} ms" for side in sides),
+            f"{report['processor_ratios'][name]['postgres']:.1f}",
         )
     for name, what in (("ingest", "us per span written"), ("query", "us per rollout read")):
         for size in report["growth"][name]["sqlite"]:

@@ -12,7 +12,7 @@ from agl_demo.rules import IDLE, RULES, WRITER
 from agl_demo.training import held_out_tasks, train_tasks
 
 from agl_core._builtin import load_plugins
-from agl_core.app.parts import check_phases
+from agl_core.app.names import check_phases
 from agl_core.config.loader import resolve
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

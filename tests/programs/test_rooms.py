@@ -15,7 +15,7 @@ from tests.programs.running import ROOT, imported, started
 
 FOLDER = ROOT / "examples" / "15_rooms"
 OPTIMIZERS = ("apo", "gepa")
-MODULES = ("program", "office", "critic", "run_agent", "make_model")
+MODULES = ("program", "office", "critic", "run_agent", "make_model", "check")
 TEXT = "You choose a room for the {team} team. Call find_rooms and answer with a name."
 RULES = {
     "time": "Always state the hour.",
@@ -157,10 +157,41 @@ def test_the_editor_adds_one_sentence_for_a_fault_and_keeps_the_rest(load):
     assert critic.rewritten(TEXT, [], random.Random(0)) == TEXT
 
 
-def test_the_model_obeys_one_wording_of_each_fault(load):
+def test_one_wording_against_each_fault_is_obeyed_in_the_training_data(load):
     obeyed = set(load("make_model").OBEYED.values())
     for wordings in load("critic").WORDINGS.values():
         assert len(obeyed.intersection(wordings)) == 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_shipped_model_obeys_a_sentence(load, rule):
+    check, sentence = load("check"), load("make_model").OBEYED[rule]
+    check.torch.manual_seed(0)
+    without, stated = (
+        check.share(FOLDER / "model", rule, [text], tasks=30) for text in ("", sentence)
+    )
+    assert without < 0.4
+    assert stated > 0.8
+
+
+def test_what_is_no_call_obeys_nothing(load):
+    check = load("check")
+    assert check.arguments(load("make_model").call({"day": "monday"})) == {"day": "monday"}
+    for text in ("", "amber", "[]", "<tool_call>", load("make_model").call([1])):
+        assert check.arguments(text) == {}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_the_shipped_model_is_tuned_by_the_script(optimizer, tmp_path):
+    done = started(
+        FOLDER, tmp_path, f"phases.0.optimizer={optimizer}", "phases.0.rollouts=260", "seed=2"
+    )
+    report = report_of(done, tmp_path)
+    assert report["rollouts"] <= 260
+    assert 0 < report["editor_calls"] <= 96
+    prompt = report["prompts"]["selector"]
+    assert prompt["text"].startswith(TEXT)
+    assert prompt["before"]["mean"] <= prompt["after"]["mean"]
 
 
 def selector(body):

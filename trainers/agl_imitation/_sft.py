@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,11 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agl_core.adapters import serving_policy
 from agl_core.errors import ConfigError, TrainingError
-from agl_core.interfaces import Engine, Renderer
+from agl_core.interfaces import Engine, Filter, Renderer
 from agl_core.training import Weighting
 from agl_core.types import CallCredit, Losses, Policy, TrajectoryGroup
 from agl_imitation._conversations import Example, read_examples
 from agl_imitation._credit import imitated
+from agl_imitation._filtering import cleaned
 from agl_imitation._rendering import Chat, UnusableExampleError, rendered
 from agl_imitation._stored import Selection, read_run
 
@@ -88,6 +89,11 @@ class SFT:
         self._pool: list[Example | TrajectoryGroup] | None = None
         """What steps draw from: conversations to render, and recorded tokens."""
         self._renderers: dict[str, Renderer] = {}
+        self._filters: Sequence[Filter] = ()
+
+    def filter_by(self, filters: Sequence[Filter]) -> None:
+        """Clean conversations before they are rendered."""
+        self._filters = filters
 
     @property
     def loss_options(self) -> Mapping[str, Any]:
@@ -132,16 +138,15 @@ class SFT:
     ) -> list[Example | TrajectoryGroup]:
         """Return all examples, and count what is left out of stored runs."""
         options = self.options
-        pool: list[Example | TrajectoryGroup] = [
-            *_assigned(self._examples, options.agent, policies)
-        ]
+        examples = [cleaned(each, self._filters, losses) for each in self._examples]
+        pool: list[Example | TrajectoryGroup] = [*_assigned(examples, options.agent, policies)]
         selection = Selection(
             agents=tuple(options.agents or _trained(policies)),
             min_reward=options.min_reward,
             keep=options.keep,
         )
         for run in options.runs:
-            items, left_out = await read_run(run, selection)
+            items, left_out = await read_run(run, selection, self._filters)
             losses.merge(left_out)
             for item in items:
                 policy = _policy_of(item.agent, policies, where=f"Run {run!r}")

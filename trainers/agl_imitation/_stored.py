@@ -21,7 +21,7 @@ from agl_core.adapters import AgentSelector
 from agl_core.app import load_plugins
 from agl_core.config import resolve_policies
 from agl_core.errors import CaptureError, ConfigError, RewardError
-from agl_core.interfaces import AdaptedAttempt, Adapter, AgentCall, AttemptRecord
+from agl_core.interfaces import AdaptedAttempt, Adapter, AgentCall, AttemptRecord, Filter
 from agl_core.plugins import PluginManager
 from agl_core.types import (
     AgentReturn,
@@ -32,6 +32,7 @@ from agl_core.types import (
     TrajectoryGroup,
 )
 from agl_imitation._conversations import Example
+from agl_imitation._filtering import cleaned, unclean_agents
 
 __all__ = ["Selection", "read_run"]
 
@@ -66,6 +67,7 @@ class _Reading:
     selection: Selection
     selector: AgentSelector
     adapt: Callable[[AttemptRecord], AdaptedAttempt]
+    filters: Sequence[Filter] = ()
     losses: Losses = field(default_factory=Losses)
     seen: set[str] = field(default_factory=set[str])
     units: list[_Unit] = field(default_factory=list[_Unit])
@@ -86,7 +88,8 @@ class _Reading:
         self.losses.add(cause)
 
     def _take(self, record: AttemptRecord, adapted: AdaptedAttempt) -> None:
-        exact = {agent for agent, paths in adapted.trajectories.items() if paths}
+        recorded = {agent for agent, paths in adapted.trajectories.items() if paths}
+        exact = recorded - unclean_agents(record, self.filters)
         texts: dict[str, list[AgentCall]] = defaultdict(list)
         for call in record.calls:
             if call.agent not in exact and self.selector.matches(call.agent):
@@ -94,14 +97,16 @@ class _Reading:
         self.seen |= {*adapted.seen, *exact, *texts}
         for agent in sorted(exact):
             returned = adapted.returns[agent]
-            known = returned.failure is None and not returned.unrewarded
-            reward = _sum(returned) if known else None
             group = _exact(record, returned, list(adapted.trajectories[agent]))
-            self._offer(record, agent, reward, [group])
+            self._offer(record, agent, _earned(returned), [group])
         for agent in sorted(texts):
-            items: list[TrajectoryGroup | Example] = [*_examples(record, texts[agent])]
+            items: list[TrajectoryGroup | Example] = [
+                cleaned(each, self.filters, self.losses) for each in _examples(record, texts[agent])
+            ]
             self.losses.add("calls_rendered_again", len(items))
-            self._offer(record, agent, adapted.score, items)
+            own = agent in recorded
+            reward = _earned(adapted.returns[agent]) if own else adapted.score
+            self._offer(record, agent, reward, items)
 
     def _offer(
         self,
@@ -135,17 +140,19 @@ class _Reading:
 
 
 async def read_run(
-    target: str, selection: Selection
+    target: str, selection: Selection, filters: Sequence[Filter] = ()
 ) -> tuple[list[TrajectoryGroup | Example], Losses]:
     """Return what the chosen agents did in the training rollouts of a stored run.
 
     An agent's calls are one group with the recorded tokens. If the gateway recorded none of its
     tokens, as for a model behind an API, each call is a conversation to render, counted as
-    ``calls_rendered_again``; its reward is then the attempt's whole score.
+    ``calls_rendered_again``; its reward is then the attempt's whole score. So are the calls of an
+    agent of which a filter changes a text.
 
     Args:
         target: A run's directory, a configuration, a store's file or address.
         selection: The agents and attempts.
+        filters: Those of the run that learns.
 
     Raises:
         ConfigError: there is no store, a chosen agent is not in it, or nothing is left.
@@ -153,7 +160,8 @@ async def read_run(
     plugins = load_plugins()
     address = locate_store(target, plugins)
     selector = AgentSelector(selection.agents)
-    reading = _Reading(selection, selector, _adapting(address, plugins, selection.agents))
+    adapt = _adapting(address, plugins, selection.agents)
+    reading = _Reading(selection, selector, adapt, filters)
     async with open_for_reading(address, plugins) as store:
         async for rollouts in rollout_pages(store, None, size=_PAGE):
             wanted = [rollout for rollout in rollouts if rollout.mode == "train"]
@@ -206,8 +214,10 @@ def _unusable(record: AttemptRecord) -> str:
     return "" if record.spans else "attempts_without_spans"
 
 
-def _sum(returned: AgentReturn) -> float:
-    """Return an agent's rewards in an attempt, over all targets."""
+def _earned(returned: AgentReturn) -> float | None:
+    """Return an agent's rewards in an attempt, over all targets; None if they are unknown."""
+    if returned.failure is not None or returned.unrewarded:
+        return None
     parts = [returned.value, *returned.runs.values(), *returned.calls.values()]
     parts += [value for choices in returned.choices.values() for value in choices.values()]
     return math.fsum(parts)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, cast
 
 import msgspec
-from agl_endpoints import HttpBackend, is_address
+from agl_endpoints import HttpBackend, is_address, retry_after
 
-from agl_core.clocks import wall
 from agl_core.config import load_object
 from agl_core.errors import ConfigError, EngineError
 from agl_core.text import decoded, replaced
@@ -186,7 +183,7 @@ class EndpointClient:
             content = b"".join([chunk async for chunk in reply.body()])
         finally:
             await reply.close()
-        return reply.status, decoded(content), _retry_after(reply.headers)
+        return reply.status, decoded(content), retry_after(reply.headers.get("Retry-After", ""))
 
     def _refusal(self, status: int, text: str) -> str:
         advice = {
@@ -236,19 +233,6 @@ def _usage(document: dict[str, Any]) -> int | None:
     total = cast("dict[str, Any]", usage).get("total_tokens") if isinstance(usage, dict) else None
     known = isinstance(total, int) and not isinstance(total, bool) and total >= 0
     return total if known else None
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of a ``Retry-After`` header, which has a number or a date."""
-    value = headers.get("Retry-After", "")
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(value).timestamp() - wall()
-        except ValueError:
-            return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None
 
 
 def _sendable(value: Any) -> Any:

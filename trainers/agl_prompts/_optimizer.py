@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 from agl_core.errors import ConfigError
-from agl_core.interfaces import Candidate, Optimizer, PromptPhase, Tuned
+from agl_core.interfaces import Candidate, Filter, Optimizer, PromptPhase, Tuned
 from agl_prompts._errors import StudyEndedError
 from agl_prompts._guards import overlap
 from agl_prompts._options import Role, StudyOptions
@@ -103,6 +103,11 @@ class _Tuning:
     def __init__(self, make: Callable[[Any], PromptOptimizer], options: StudyOptions) -> None:
         self._make = make
         self._options = options
+        self._filters: Sequence[Filter] = ()
+
+    def filter_by(self, filters: Sequence[Filter]) -> None:
+        """Clean what optimisers and their models read of attempts."""
+        self._filters = filters
 
     async def check(self, phase: PromptPhase) -> None:
         """See `ChecksPhase`."""
@@ -116,7 +121,7 @@ class _Tuning:
 
     async def optimize(self, phase: PromptPhase) -> Tuned:
         _check_phase(phase)
-        study = Study(phase, self._options)
+        study = Study(phase, self._options, self._filters)
         try:
             return await self._tune(study, phase)
         finally:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agl_core.interfaces import AttemptRecord, PromptOutcome
+from agl_core.interfaces import AttemptRecord, Filter, PromptOutcome
 from agl_core.types import FailureKind, Reward, Task
 
 INFRASTRUCTURE: Final = frozenset({FailureKind.ENGINE, FailureKind.LOST, FailureKind.CANCELLED})
@@ -70,6 +70,26 @@ def seen_of(task: Task, samples: Sequence[PromptOutcome]) -> Seen:
         calls=_calls(shown.record),
         scores=scores,
     )
+
+
+def cleaned(seen: Seen, by: Filter) -> Seen:
+    """Return a result whose texts are those that a filter leaves; the texts of prompts stay."""
+    change = msgspec.structs.replace
+
+    def clean(value: Any) -> Any:
+        return by.cleaned(value, "reflection")
+
+    task = change(seen.task, input=clean(seen.task.input), expected=clean(seen.task.expected))
+    calls = [
+        change(
+            call,
+            messages=clean(call.messages),
+            answer=clean(call.answer),
+            tool_calls=clean(call.tool_calls),
+        )
+        for call in seen.calls
+    ]
+    return change(seen, task=task, why=clean(seen.why), calls=tuple(calls))
 
 
 def _why(outcome: PromptOutcome) -> str:

@@ -10,7 +10,7 @@ from hashlib import sha256
 from math import fsum
 from typing import Any, Literal
 
-from agl_core.interfaces import Candidate, PromptPhase, Tuned, TunedPrompt
+from agl_core.interfaces import Candidate, Filter, PromptPhase, Tuned, TunedPrompt
 from agl_core.types import Estimate, Task
 from agl_prompts._editors import Editors
 from agl_prompts._errors import (
@@ -26,7 +26,7 @@ from agl_prompts._journal import DAMAGED, Journal
 from agl_prompts._options import Role, StudyOptions
 from agl_prompts._rollouts import Rollouts
 from agl_prompts._scores import Scores
-from agl_prompts._seen import Seen
+from agl_prompts._seen import Seen, cleaned
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +38,15 @@ Message = Mapping[str, Any]
 class Study:
     """A prompt phase as an optimiser sees it: candidates, tasks, scores and editors."""
 
-    def __init__(self, phase: PromptPhase, options: StudyOptions) -> None:
+    def __init__(
+        self, phase: PromptPhase, options: StudyOptions, filters: Sequence[Filter] = ()
+    ) -> None:
         """Open the journal and read the editors' keys; nothing runs.
+
+        Args:
+            phase: The phase.
+            options: Those of the optimiser.
+            filters: What cleans the results that `evaluate` returns.
 
         Raises:
             ConfigError: an editor's option is wrong.
@@ -47,6 +54,7 @@ class Study:
         """
         self._phase = phase
         self._options = options
+        self._filters = filters
         self._incumbent = {name: prompt.text for name, prompt in phase.prompts.items()}
         self._guards = Guards(phase.prompts, max_chars=options.max_chars)
         self._copies: Copies | None = None
@@ -153,6 +161,8 @@ class Study:
                 self._scores.add(digest, seen)
             self._write_score(digest, split, tasks, seen)
         self._rollouts.check_lost(results)
+        for each in self._filters:
+            results = [[cleaned(one, each) for one in seen] for seen in results]
         return results
 
     def mean(self, seen: Sequence[Seen]) -> float:

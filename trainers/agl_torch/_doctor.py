@@ -20,7 +20,7 @@ _ENGINE: Final = "torch"
 def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Finding]:
     """Report the memory estimate that `check_memory` uses; nothing for other engines."""
     del records
-    plugins = load_plugins()
+    plugins = load_plugins(config.plugins)
     if engine_name(config, plugins) != _ENGINE:
         return
     from agl_torch.engine import device_of, dtype_of  # noqa: PLC0415

@@ -7,9 +7,10 @@ from typing import Final
 
 from agl_prompts import ChecksPhase
 
+from agl_core.app import make_filters
 from agl_core.config import PhaseConfig, check_options, prompt_phases
 from agl_core.errors import ConfigError
-from agl_core.interfaces import Optimizer, Tuned
+from agl_core.interfaces import Optimizer, TakesFilters, Tuned
 from agl_core.training import TuningSetup
 from agl_core.types import LLM, PromptTemplate, Resources
 from agl_tuning._learning import learn, rewriter_of
@@ -118,6 +119,8 @@ def _optimizer(setup: TuningSetup, number: int, section: PhaseConfig) -> Optimiz
     where = f"phases.{number}" if setup.config.phases[number].options else f"optimizers.{name}"
     options = check_options(section, registry.options_model(name), where=where)
     made: Optimizer = registry.create(name, options)
+    if isinstance(made, TakesFilters):
+        made.filter_by(make_filters(setup.config, setup.plugins))
     return made
 
 

@@ -49,7 +49,7 @@ def plan_of(config: RunConfig, *, device: str) -> Plan:
 
     from agl_verl._cluster import use_platform  # noqa: PLC0415
 
-    plugins = load_plugins()
+    plugins = load_plugins(config.plugins)
     check_sections(config, plugins)
     phases = [*algorithm_phases(config).values()]
     if engine_name(config, plugins) != _ENGINE or not phases:
@@ -164,7 +164,7 @@ def command(
 def check(records: Sequence[AttemptRecord], config: RunConfig) -> Iterable[Finding]:
     """Report the memory estimate; nothing for other engines or without a GPU."""
     del records
-    if engine_name(config, load_plugins()) != _ENGINE:
+    if engine_name(config, load_plugins(config.plugins)) != _ENGINE:
         return
     memory = own_memory()
     if memory is None:

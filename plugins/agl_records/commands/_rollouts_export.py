@@ -10,7 +10,7 @@ import click
 from agl_core.cli.group import CliState, debug_option, plugin_option
 from agl_core.cli.output import STDOUT, writing
 from agl_core.errors import ConfigError
-from agl_records.commands._selection import located, reading, store_argument
+from agl_records.commands._selection import CLEANING, located, reading, store_argument
 
 if TYPE_CHECKING:
     from agl_records._run import ExportOptions, ExportSummary
@@ -97,9 +97,13 @@ async def _export(
     plugins = state.plugins()
     if address.run is not None:
         address.check_offered(plugins, "adapters", address.run.capture.adapter)
+    cleaning = click.get_current_context().meta.get(CLEANING)
+    cleaned = cleaning(address.run) if cleaning is not None else None
     async with reading(state, address) as store:
         with writing(output) as stream:
-            return await export_from(store, stream, options, plugins=plugins, config=address.run)
+            return await export_from(
+                store, stream, options, plugins=plugins, config=address.run, cleaned=cleaned
+            )
 
 
 def _report(summary: ExportSummary, output: str) -> None:

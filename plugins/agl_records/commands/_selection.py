@@ -13,11 +13,19 @@ import click
 from agl_stores import StoreAddress, locate_store, make_store_at, open_for_reading
 
 from agl_core.cli.group import CliState
+from agl_core.config import RunConfig
 from agl_core.errors import ConfigError
 from agl_core.interfaces import StoreLifecycle
 from agl_core.types import Mode, RolloutQuery, RolloutStatus
 
 store_argument: Any = click.argument("target", metavar="STORE")
+CLEANING: Final = "agl_records.cleaning"
+"""Key in a command's ``meta`` under which an option of a plugin puts a function of the run's
+configuration, or None; it returns what cleans rows, as `agl_records.export_rollouts` takes it."""
+VIEW: Final = "agl_records.view"
+"""Key under which an option of a plugin puts a `StoreView`."""
+StoreView = Callable[[StoreLifecycle, RunConfig | None], StoreLifecycle]
+"""Returns a store through which a command reads an open store."""
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -101,8 +109,9 @@ async def reading(
     state: CliState, address: StoreAddress, *, for_people: bool = False
 ) -> AsyncGenerator[StoreLifecycle, None]:
     """Open the store for reading; only local plugin files of the command line are loaded."""
+    view: StoreView | None = click.get_current_context().meta.get(VIEW)
     async with open_for_reading(address, state.plugins(), for_people=for_people) as store:
-        yield store
+        yield view(store, address.run) if view is not None else store
 
 
 def store_of(state: CliState, address: StoreAddress) -> StoreLifecycle:

@@ -100,6 +100,7 @@ def test_an_empty_file_is_the_default_configuration(tmp_path):
             {"learnig_rate": 1},
             "unknown key 'learnig_rate' (the top level has:",
         ),
+        ({"events": 3}, "a plugin's section is a table: [events]"),
         ({"tasks": {"train": "x", "test": "y"}}, "(tasks has: train, val, columns)"),
     ],
 )

@@ -43,9 +43,9 @@ class InnerOptions(LayerOptions):
 class MarkingLayer(StoreLayer):
     """Appends a word to the run's name of every rollout that is queued."""
 
-    def __init__(self, options: MarkOptions | InnerOptions, store: StoreLifecycle) -> None:
+    def __init__(self, options: MarkOptions | InnerOptions | None, store: StoreLifecycle) -> None:
         super().__init__(store)
-        self.mark = options.mark
+        self.mark = options.mark if options is not None else "none"
 
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         marked = [
@@ -96,8 +96,8 @@ async def stored(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("sections", "kept"),
     [
-        ({}, "r.inner"),
-        ({"a_mark": {}}, "r.outer.inner"),
+        ({}, "r.none"),
+        ({"a_mark": {}}, "r.outer.none"),
         ({"z_inner": {"mark": "x"}, "a_mark": {"mark": "y"}}, "r.y.x"),
     ],
 )
@@ -142,7 +142,7 @@ async def test_an_address_has_the_layers_of_the_configuration_that_the_user_gave
         return found
 
     assert marks(given) == ["outer", "own"]
-    assert marks(run) == marks(run / "store.db") == ["inner"]
+    assert marks(run) == marks(run / "store.db") == ["none"]
     assert isinstance(bare_store_at(locate_store(given, plugins), plugins), SqliteStore)
 
 
@@ -157,7 +157,7 @@ async def test_a_layer_is_around_the_reader_and_can_delete(
     address = locate_store(tmp_path / "store.db", plugins)
     async with open_for_reading(address, plugins, for_people=for_people) as reader:
         assert isinstance(reader, MarkingLayer)
-        assert await run_ids(reader) == ["r.outer.inner"]
+        assert await run_ids(reader) == ["r.outer.none"]
     await store.open()
     (claim,) = await store.claim("w")
     await store.finish(claim.attempt.id, status=AttemptStatus.SUCCEEDED)

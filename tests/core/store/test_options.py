@@ -333,3 +333,14 @@ def test_the_environment_has_the_store_of_runs_that_configure_none(
     assert store_of(resolve({"store": {"synchronous": "full"}}), plugins).name == "sqlite"
     monkeypatch.setenv("AGL_STORE_URL", "")
     assert store_of(resolve({}), plugins).name == "sqlite"
+
+
+@pytest.mark.parametrize("url", ["nothing://user:secret@h", "runs/store.db"])
+def test_an_address_in_the_environment_that_no_store_takes_is_named(
+    plugins: PluginManager, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("AGL_STORE_URL", url)
+    with pytest.raises(ConfigError, match=r"AGL_STORE_URL is .*, which no store takes") as refused:
+        store_of(resolve({}), plugins)
+    assert "keeper://" in str(refused.value)
+    assert "secret" not in str(refused.value)

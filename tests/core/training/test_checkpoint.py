@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from agl_core.config import RunConfig
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.text import json_bytes
 from agl_core.training.checkpoint import (
     Checkpoints,
     CheckpointState,
     checkpoint_of,
+    config_digest,
     read_state,
     verify,
 )
@@ -217,3 +219,13 @@ async def test_its_files_are_their_owners_alone(tmp_path: Path, engine: BanditEn
     folders = [path.parent, path, *(each for each in path.rglob("*") if each.is_dir())]
     assert found == {0o600}
     assert {stat.S_IMODE(each.stat().st_mode) for each in folders} == {0o700}
+
+
+def test_settings_are_the_same_in_other_folders():
+    def digest(folder, **more):
+        data = {"agent": f"{folder}/agent.py:run", "tasks": {"train": f"{folder}/t.jsonl"}, **more}
+        return config_digest(RunConfig.model_validate(data), 0, anywhere=True)
+
+    assert digest("/a/b") == digest("/c d/e") == digest("C:\\x")
+    assert digest("/a/b") != digest("/a/b", seed=7)
+    assert digest("/a", prompts={"p": "/a/ no"}) != digest("/a", prompts={"p": "/b/ no"})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import agl_compat
 import pytest
 from agl_compat._names import OldNameWarning, renamed
 from agl_compat._services import bus_settings, database_settings
+from agl_privacy import mask_logs
 
 from agl_core.errors import ConfigError
 
@@ -136,3 +138,33 @@ def test_an_unknown_bus_is_an_error(monkeypatch):
     monkeypatch.setenv("EVENT_BUS_BACKEND", "kafka")
     with pytest.raises(ConfigError, match="'kafka': write redis or rabbitmq"):
         agl_compat.Trainer()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("", "*@*.org"), ("true", "*@*.org"), ("False", "a@b.org"), (" 0 ", "a@b.org")],
+)
+@pytest.mark.parametrize("set_up", [agl_compat.Trainer, agl_compat.configure_logger])
+def test_masking_of_logs_is_switched_off_as_before(monkeypatch, value, text, set_up):
+    before = logging.getLogRecordFactory()
+    monkeypatch.setattr(logging, "_logRecordFactory", before)  # undone afterwards
+    logging.setLogRecordFactory(logging.LogRecord)
+    mask_logs(enabled=True)
+    monkeypatch.setenv("AGENT_LIGHTNING_PII_MASKING_ENABLED", value)
+    set_up()
+    record = logging.getLogRecordFactory()("agl_core", 30, "f", 1, "a@b.org", None, None)
+    assert record.getMessage() == text
+
+
+def test_loggers_of_older_programs_are_masked_too(monkeypatch):
+    monkeypatch.setattr(logging, "_logRecordFactory", logging.LogRecord)
+    logger = agl_compat.configure_logger(name="older")
+    assert logger.name == "older"
+    record = logging.getLogRecordFactory()("older.part", 30, "f", 1, "a@b.org", None, None)
+    assert record.getMessage() == "*@*.org"
+
+
+def test_another_value_is_an_error(monkeypatch):
+    monkeypatch.setenv("AGENT_LIGHTNING_PII_MASKING_ENABLED", "maybe")
+    with pytest.raises(ConfigError, match="'maybe': write true or false"):
+        agl_compat.configure_logger()

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -12,17 +13,21 @@ def server(binary: str, package: str) -> str:
 
     Without root the test skips, and fails where ``CI`` is set.
     """
-    places = (
-        f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/lib/{package.removesuffix('-server')}/bin"
-    )
-    if (found := shutil.which(binary, path=places)) is None:
+    if (found := _found(binary, package)) is None:
         _install(package)
-        found = shutil.which(binary, path=places)
+        found = _found(binary, package)
     if found is None:
         text = f"there is no {binary}: apt-get install --no-install-recommends {package}"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(text)
     assert found is not None
     return found
+
+
+def _found(binary: str, package: str) -> str | None:
+    own = Path("/usr/lib", package.removesuffix("-server"))
+    places = [own / "bin", *sorted(own.glob("*/bin"), reverse=True), Path("/usr/sbin")]
+    path = os.pathsep.join([*map(str, places), os.environ.get("PATH", "")])
+    return shutil.which(binary, path=path)
 
 
 def _install(package: str) -> None:

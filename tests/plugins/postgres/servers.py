@@ -19,7 +19,7 @@ local all all trust
 host all locked 127.0.0.1/32 scram-sha-256
 hostssl all tls 127.0.0.1/32 trust
 hostnossl all tls 127.0.0.1/32 reject
-host all all 127.0.0.1/32 trust
+host all,replication all 127.0.0.1/32 trust
 """
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -52,6 +52,12 @@ def _open_to_all(path):
     return all(each.stat().st_mode & stat.S_IXOTH for each in path.resolve().parents)
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 class Server:
     """One server with its data in a temporary folder.
 
@@ -82,10 +88,10 @@ class Server:
         self.folder.chmod(0o755)
         return self.folder / package.name / programs.parent.name / programs.name
 
-    def create(self):
-        """Create the data and start."""
+    def create(self, *options):
+        """Create the data with further options of initdb, and start."""
         self._run("initdb", "-A", "trust", "--no-sync", "-U", "postgres", "--locale=C.UTF-8",
-                  "-E", "UTF8", "-D", self.data)  # fmt: skip
+                  "-E", "UTF8", "-D", self.data, *options)  # fmt: skip
         (self.data / "pg_hba.conf").write_text(ACCESS)
         self.start()
         with self.connect() as connection:
@@ -94,16 +100,19 @@ class Server:
             connection.execute("CREATE USER few CONNECTION LIMIT 1")
             connection.execute("CREATE USER powerless")
 
+    def follow(self, primary):
+        """Copy the data of another server and start as its standby."""
+        self._run("pg_basebackup", "--no-sync", "-X", "stream", "-R", "-d", primary.url(),
+                  "-D", self.data)  # fmt: skip
+        self.start()
+
     def _run(self, program, *arguments):
         command = [self.programs / program, *arguments]
         subprocess.run(command, check=True, cwd=self.folder, stdout=subprocess.DEVNULL, **self.user)
 
     def start(self):
         """Start; a stopped server starts again at its port."""
-        if not self.port:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
+        self.port = self.port or free_port()
         settings = {**self.settings, "port": self.port, "unix_socket_directories": self.folder}
         options = [each for name, value in settings.items() for each in ("-c", f"{name}={value}")]
         command = [self.programs / "postgres", "-D", self.data, *options]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError, TrainingError
-from agl_core.interfaces import Engine
+from agl_core.interfaces import Engine, TakesFilters
 from agl_core.types import Policy
 
 ASK = {"role": "user", "content": "hi"}
@@ -159,6 +159,30 @@ async def test_every_agent_of_a_file_trains_its_own_policy(tmp_path):
         "critic": "q",
     }
     assert found["editor"][1].policy_version == 5
+
+
+async def test_conversations_are_rendered_as_filters_leave_them(tmp_path):
+    class Hides:
+        def cleaned(self, value, use):
+            return json.loads(json.dumps(value).replace("secret", "***"))
+
+    rows = [{"messages": [{"role": "user", "content": "a secret"}, SAY], "agent": "writer"}]
+    seen = []
+
+    class Sees(Renders):
+        @staticmethod
+        def renderer(model):
+            return lambda messages, tools: [
+                len(str(each)) for each in (seen.extend(messages) or messages)
+            ]
+
+    algorithm = SFT(SFTOptions(data=[str(write(tmp_path / "a.jsonl", *rows))], batch_size=1))
+    assert isinstance(algorithm, TakesFilters)
+    algorithm.filter_by([Hides()])
+    _, losses = await algorithm.demonstrate(0, {"p": trained("writer")}, Sees(), seed=0)
+    assert losses.counts == {"conversations_cleaned": 1}
+    assert seen
+    assert "secret" not in str(seen)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from agl_imitation._sft import SFTOptions
 from agl_imitation._stored import Selection, _Reading, read_run
 from agl_testing.attempts import FROZEN, TRAINED, ScriptedAttempt
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from agl_core import semconv
 from agl_core.adapters import AgentSelector, TrajectoryAdapter
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError
+from agl_core.interfaces import AttemptRecord
 from agl_core.types import AttemptStatus, Failure, FailureKind
 
 
@@ -43,6 +47,46 @@ def test_the_chosen_agents_calls_are_taken_with_their_tokens():
     (group,) = reading.best()
     assert group.agent == "a"
     assert [list(path.token_ids) for path in group.trajectories[0]] == [[1, 2, 3, 4]]
+
+
+class Hides:
+    """A filter that replaces a word."""
+
+    def cleaned(self, value, use):
+        assert use == "imitation"
+        return msgspec.json.decode(msgspec.json.encode(value).replace(b"secret", b"***"))
+
+
+def test_agents_whose_texts_a_filter_changes_are_rendered_again_from_what_it_leaves():
+    script = ScriptedAttempt("1")
+    for agent, said in (("a", "a secret"), ("b", "nothing")):
+        script.call(agent, [1, 2], [3], messages=[{"role": "user", "content": said}])
+        (choice,) = script.spans[-1].call.choices
+        call = replace(script.spans[-1].call, choices=[replace(choice, text=f"said {said}")])
+        script.spans[-1] = replace(script.spans[-1], call=call)
+    script.reward(1.0, agent="a")
+    script.reward(0.5, agent="b")
+    record = script.record()
+    adapter = TrajectoryAdapter(["a", "b"], policies=[FROZEN, TRAINED])
+
+    def items(record):
+        chosen = Selection(agents=("a", "b"), min_reward=0.4)
+        reading = _Reading(chosen, AgentSelector(chosen.agents), adapter.adapt, [Hides()])
+        reading.add(record)
+        return {item.agent: item for item in reading.best()}, reading.losses.counts
+
+    found, losses = items(record)
+    assert found["a"].messages == [
+        {"role": "user", "content": "a ***"},
+        {"role": "assistant", "content": "said a ***"},
+    ]
+    assert list(found["b"].trajectories[0][0].token_ids) == [1, 2, 3]
+    assert losses == {"conversations_cleaned": 1, "calls_rendered_again": 1}
+    spans = [replace(span, attributes={semconv.AGL_MASKED: True}) for span in record.spans]
+    found, losses = items(
+        AttemptRecord(rollout=record.rollout, attempt=record.attempt, spans=spans)
+    )
+    assert losses == {"conversations_cleaned": 1, "calls_rendered_again": 2}
 
 
 def test_attempts_are_left_out_by_cause():

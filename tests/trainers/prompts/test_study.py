@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agl_core.errors import ConfigError
+from agl_core.interfaces import TakesFilters
 from agl_core.types import FailureKind, Task
 from tests.trainers.prompts.fakes import TEXT, FakePhase, prompt
 
@@ -392,3 +394,40 @@ async def test_an_outage_from_the_beginning_is_an_error(tmp_path):
     phase = FakePhase(tmp_path, score=lambda rollout: FailureKind.ENGINE)
     with pytest.raises(RolloutsLostError):
         await tunes(Forever)(StudyOptions()).optimize(phase)
+
+
+class Hides:
+    """A filter that replaces a word."""
+
+    def cleaned(self, value, use):
+        assert use == "reflection"
+        return json.loads(json.dumps(value).replace("question", "***"))
+
+
+async def test_filters_clean_what_an_optimizer_reads_and_leave_prompts_and_scores(tmp_path):
+    phase = FakePhase(tmp_path)
+    study = Study(phase, StudyOptions(), [Hides()])
+    ((seen, *_),) = await study.evaluate([(study.incumbent, study.val)], split="val")
+    assert seen.task.input == "validation *** 0"
+    assert seen.why == "because"
+    assert study.prompts["writer"].text == TEXT
+    assert study.scored(study.incumbent).n == 4
+    await study.close()
+
+
+async def test_an_optimizer_gets_the_filters_of_the_run(tmp_path):
+    read = []
+
+    class Reads(PromptOptimizer):
+        def least(self, study):
+            return 1
+
+        async def optimize(self, study):
+            read.extend(await study.evaluate([(study.incumbent, study.val)], split="val"))
+            return study.incumbent
+
+    optimizer = tunes(Reads)(StudyOptions())
+    assert isinstance(optimizer, TakesFilters)
+    optimizer.filter_by([Hides()])
+    await optimizer.optimize(FakePhase(tmp_path))
+    assert {each.task.input for each in read[0]} == {f"validation *** {n}" for n in range(4)}

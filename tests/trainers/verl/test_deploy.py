@@ -244,6 +244,21 @@ def test_another_run_has_other_services(render, folder, capsys):
     assert "shop" not in capsys.readouterr().out
 
 
+def test_the_section_of_a_local_plugin_is_known(render, folder, capsys):
+    (folder / "night.py").write_text(
+        "import agl_core as agl\n\n\n@agl.hookimpl\ndef agl_register_observers(register):\n"
+        "    register('night', 'night:Night')\n"
+    )
+    run = folder / "run.toml"
+    given = run.read_text()
+    run.write_text(f"{given}\n[night]\n")
+    assert render.main([str(folder), *IMAGES]) == 2
+    assert "unknown key 'night'" in capsys.readouterr().err
+
+    run.write_text(f"plugins = ['night.py']\n{given}\n[night]\n")
+    assert render.main([str(folder), *IMAGES]) == 0
+
+
 @pytest.fixture
 def submitted(tmp_path):
     """Runs the script with a ``ray`` that writes down what it is told."""
