@@ -15,6 +15,14 @@ REAL = os.environ.get("AGL_TEST_MONGODB_URL")
 _numbers = itertools.count(1)
 
 
+def pytest_collection_modifyitems(items):
+    """The driver leaves the sockets of refused connections to the garbage collector."""
+    unclosed = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+    for item in items:
+        if item.path.parent.name == "mongodb":
+            item.add_marker(pytest.mark.filterwarnings(unclosed))
+
+
 @pytest.fixture(scope="session")
 def python():
     """A Python with the stand-in for a server."""

@@ -243,8 +243,6 @@ async def test_a_server_that_goes_away_is_one_line(python):
         server.stop()
 
 
-# The driver leaves the socket of a refused login to the garbage collector.
-@pytest.mark.filterwarnings("ignore:.*:pytest.PytestUnraisableExceptionWarning")
 @stand_in_only
 async def test_a_wrong_password_is_one_line(python):
     server = StandIn(python, "users")
