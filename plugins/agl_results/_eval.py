@@ -120,6 +120,7 @@ def _evaluate(
         from agl_results._prompts import prompts_of  # noqa: PLC0415
 
         given = [prompts_of(config, version) for version in versions]
+        config = _on_one_port(config)
     plugins = state.plugins(config.plugins)
     with (
         only_run(config.name) as whole,
@@ -133,6 +134,18 @@ def _evaluate(
             return [await app.evaluate(checkpoint=checkpoint, prompts=one) for one in given]
 
         return run_blocking(whole(each()))
+
+
+def _on_one_port(config: RunConfig) -> RunConfig:
+    """Choose the gateway's port once: a program may keep a client from the first version."""
+    from agl_core.serving import bind  # noqa: PLC0415
+
+    gateway = config.gateway
+    if gateway.url is not None or gateway.port:
+        return config
+    with bind(gateway.host, 0) as listener:
+        chosen = gateway.model_copy(update={"port": listener.getsockname()[1]})
+    return config.model_copy(update={"gateway": chosen})
 
 
 def _compared(
