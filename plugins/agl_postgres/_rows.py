@@ -10,11 +10,11 @@ from itertools import groupby
 from typing import Any, LiteralString
 
 import psycopg
+from agl_stores import key, unkey
 from msgspec.structs import replace
 
 from agl_core.store import ATTEMPTS, RESOURCES, ROLLOUTS, Codec, Lead, Owner, Records, encode
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutStatus
-from agl_postgres._keys import key, unkey
 
 SyncConnection = psycopg.Connection[tuple[Any, ...]]
 SyncCursor = psycopg.Cursor[tuple[Any, ...]]
