@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sqlite3
 import sys
 from collections import Counter
@@ -258,6 +259,20 @@ def test_no_schema_that_the_model_is_made_on_is_held_out(sql):
     }
     drawn = [sql.make_model.drawn_schema(chance) for _ in range(20_000)]
     assert not held_out & {frozenset(table.name for table in schema) for schema in drawn}
+
+
+def test_a_mistake_has_another_form_and_no_word_that_the_query_lacks(sql):
+    chance = sql.make_model.random.Random(0)
+    connection, schema = sql.make_model.drawn_database(chance)
+    seen = set()
+    while len(seen) < len(sql.questions.TEMPLATES):
+        question = sql.questions.draw(connection, schema, chance)
+        seen.add(question.template)
+        query = sql.make_model.mistaken(question.gold, chance)
+        assert query != question.gold
+        assert set(re.findall(r"[a-z]+", query)) <= {*re.findall(r"[a-z]+", question.gold), "name"}
+        assert not sql.make_model.execute(connection, query).error or "IN (" in question.gold
+    connection.close()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from tests.programs.running import ROOT, imported, started, train
 FOLDER = ROOT / "examples" / "13_sql"
 MODULES = ("program", "database", "run_agent")
 SPACE = FOLDER / "data" / "space.sqlite"
-FEW = ("train.steps=2", "train.tasks_per_step=2", "algorithm.group_size=4")
+FEW = ("train.steps=2", "train.tasks_per_step=2")
 COUNT = "SELECT COUNT(*) FROM moon"
+ENDLESS = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM t) SELECT COUNT(*) FROM t"
 
 
 @pytest.fixture
@@ -73,9 +74,11 @@ def test_a_wrong_query_is_rewritten(program, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "said", ["", "I do not know.", "DROP TABLE moon", "ATTACH 'x' AS x", "\U0001f600 SELECT"]
+    "said",
+    ["", "I do not know.", "DROP TABLE moon", "ATTACH 'x' AS x", "\U0001f600 SELECT", ENDLESS],
 )
 def test_nonsense_ends_after_three_turns(program, monkeypatch, said):
+    monkeypatch.setattr(program.database, "TIMEOUT_S", 0.2)
     before = SPACE.read_bytes()
     state, asked = answer(program, monkeypatch, said)
     assert [node for node, _ in asked] == ["write", "check", "rewrite", "check", "rewrite"]
@@ -92,8 +95,38 @@ def test_the_next_rollout_sees_the_same_data(program, monkeypatch):
     assert state["result"] == "10"
 
 
+def test_the_shipped_model_copies_names_of_schemas_that_it_has_not_seen(program):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_pretrained(FOLDER / "model").float()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER / "model", padding_side="left")
+    lines = (FOLDER / "data" / "held_out.jsonl").read_text(encoding="utf-8").splitlines()[::3]
+    questions = [json.loads(line) for line in lines]
+    paths = [FOLDER / "data" / question["database"] for question in questions]
+    states = [
+        program.State(question=question["question"], schema=program.database.schema(path))
+        for question, path in zip(questions, paths, strict=True)
+    ]
+    texts = [
+        tokenizer.apply_chat_template(
+            program.prompt("write", state), add_generation_prompt=True, tokenize=False
+        )
+        for state in states
+    ]
+    prompts = tokenizer(texts, return_tensors="pt", padding=True)
+    ids = model.generate(**prompts, max_new_tokens=40, do_sample=True, top_k=0)
+    answers = tokenizer.batch_decode(ids[:, prompts["input_ids"].shape[1] :], True)
+    errors = [
+        program.database.run(path, answer).error
+        for path, answer in zip(paths, answers, strict=True)
+    ]
+    assert sum(error.startswith("no such") for error in errors) <= len(errors) // 10
+
+
 def test_two_steps_train_write_and_rewrite_alone(tmp_path):
-    report = train(FOLDER, tmp_path, *FEW)
+    # The checker finds a query wrong in one of four attempts; only then there is a rewrite.
+    report = train(FOLDER, tmp_path, *FEW, "algorithm.group_size=8")
     assert set(report["agents"]) == {"write", "rewrite"}
     changed = {
         name: policy["sha256_before"] != policy["sha256_after"]
@@ -101,7 +134,7 @@ def test_two_steps_train_write_and_rewrite_alone(tmp_path):
     }
     assert changed == {"writer": True, "checker": False}
     assert set(report["rows"]["by_agent"]) <= {"write", "rewrite"}
-    assert [step["rollouts"] for step in report["steps"]] == [8, 8]
+    assert [step["rollouts"] for step in report["steps"]] == [16, 16]
 
 
 def test_a_task_without_its_database_is_a_failed_rollout_that_names_the_path(tmp_path):
