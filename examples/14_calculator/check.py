@@ -67,11 +67,11 @@ def measured(directory: Path, count: int = HELD_OUT) -> dict[str, float]:
     drawn = [problems.draw(chance) for _ in range(count)]
     results = [value(each.expression) for each in drawn]
     calls = [expression(text) for text in answers(directory, [*map(make_model.asking, drawn)])]
-    told = [
-        make_model.told(each, each.expression, result)
+    answered = [
+        make_model.answered(each, each.expression, result)
         for each, result in zip(drawn, results, strict=True)
     ]
-    said = answers(directory, told)
+    said = answers(directory, answered)
     judged = {
         "calls that can be computed": [value(call) != "" for call in calls],
         "calls with the problem's numbers": [

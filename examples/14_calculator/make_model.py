@@ -46,7 +46,7 @@ def draw(chance: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, An
         return asking(problem), [TOOL], f"<tool_call>\n{call}\n</tool_call>"
     result = server.calculate(expression)
     mark = problems.MARK if chance.random() < MARKED else "It is"
-    return told(problem, expression, result), [TOOL], f"{mark} {_short(result)}"
+    return answered(problem, expression, result), [TOOL], f"{mark} {_short(result)}"
 
 
 def calling(expression: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def asking(problem: problems.Problem) -> list[dict[str, Any]]:
     ]
 
 
-def told(problem: problems.Problem, expression: str, result: str) -> list[dict[str, Any]]:
+def answered(problem: problems.Problem, expression: str, result: str) -> list[dict[str, Any]]:
     """Return what the program sends once the calculator has computed an expression."""
     return [
         *asking(problem),
