@@ -42,7 +42,7 @@ from agl_core.cli.group import (
 )
 from agl_core.config import RunConfig
 from agl_core.config.text import read_config
-from agl_core.plugins import PluginManager
+from agl_core.plugins import Kind, PluginManager
 from agl_core.plugins._manager import Source
 from agl_core.plugins._specs import ObserveSpecs, RegisterSpecs
 from agl_core.plugins.registry import KINDS
@@ -375,6 +375,11 @@ def events() -> str:
     return _section("events")
 
 
+def encryption() -> str:
+    """Return the options of ``[encryption]``."""
+    return _section("encryption")
+
+
 def storage() -> str:
     """Return the options of ``[storage]``."""
     return _section("storage")
@@ -386,7 +391,9 @@ def privacy() -> str:
 
 
 def _section(name: str) -> str:
-    model = own_plugins().registry("observers").options_model(name)
+    plugins = own_plugins()
+    kind: Kind = "layers" if name in plugins.registry("layers") else "observers"
+    model = plugins.registry(kind).options_model(name)
     assert model is not None
     return "\n\n".join(_sections(model, name, titled=False))
 
@@ -437,6 +444,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": error_tree,
     "event_data": event_data,
     "events": events,
+    "encryption": encryption,
     "privacy": privacy,
     "extras": extras,
     "hooks": hooks,

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from agl_core.errors import StoreError
 from agl_core.interfaces import StoreLifecycle
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery
 
@@ -74,6 +75,16 @@ class Records(ABC):
     @abstractmethod
     def save_rollout(self, rollout: Rollout) -> None:
         """Store the status and `consumed` of a rollout; its other fields never change."""
+
+    def rewrite(self, record: Rollout | Resources) -> None:
+        """Replace the stored fields of a rollout, or a version of the resources.
+
+        For content that is stored in another form; a rollout's status, `consumed` and attempts stay.
+
+        Raises:
+            StoreError: the medium cannot replace them.
+        """
+        raise StoreError(f"{type(self).__name__} cannot replace the stored {record!r:.80}")
 
     @abstractmethod
     def save_attempt(self, attempt: Attempt, *, due_at: float, digest: bytes = b"") -> None:

@@ -328,6 +328,12 @@ class SqlRecords(Records):
             (rollout.status.value, rollout.consumed, key(rollout.id)),
         )
 
+    def rewrite(self, record: Rollout | Resources) -> None:
+        rollout = isinstance(record, Rollout)
+        where, known = ("rollouts", key(record.id)) if rollout else ("resources", record.version)
+        named = "id" if rollout else "version"
+        self._sql.execute(f"UPDATE {where} SET body = ? WHERE {named} = ?", (encode(record), known))
+
     def save_attempt(self, attempt: Attempt, *, due_at: float, digest: bytes = b"") -> None:
         running = not attempt.status.final
         self._sql.execute(

@@ -176,7 +176,8 @@ class ClaimQueue:
             called.result()
 
     def close(self, error: StoreError) -> None:
-        """Fail every waiter with `error`."""
+        """Fail every waiter with `error`; a claim that is not waiting yet tries once more."""
+        self.arrivals += 1
         while self._waiting:
             called = self._waiting.popleft()
             if not called.done():

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from agl_reading import IndexedReading
 from agl_records import MARKS_FILE, Marks
-from agl_stores import StoreAddress, has_scheme, locate_store, open_for_reading
+from agl_stores import StoreAddress, StoreLayer, has_scheme, locate_store, open_for_reading
 
 from agl_core.clocks import monotonic, new_id
 from agl_core.config import RESOLVED, RunConfig, load_config
@@ -193,7 +194,10 @@ class ShownRun:
             open_for_reading(address, self._plugins, for_people=True)
         )
         weights: Mapping[str, float] = self.config.channel_weights if self.config else {}
-        reading = IndexedReading(store, self._index / f"{_digest(address)}.db", weights=weights)
+        index = self._index
+        if isinstance(store, StoreLayer) and store.confidential:
+            index = Path(self._stack.enter_context(TemporaryDirectory(prefix="agl-index-")))
+        reading = IndexedReading(store, index / f"{_digest(address)}.db", weights=weights)
         await reading.open()
         self._stack.push_async_callback(reading.close)
         self._store, self._reading = store, reading

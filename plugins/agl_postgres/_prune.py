@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import psycopg
+from agl_stores import key
 from msgspec.structs import replace
 
 from agl_core.store import Pruned
 from agl_postgres._connect import Server, connection_errors
-from agl_postgres._keys import key
 from agl_postgres._rows import LockedRows, Rows, SyncConnection
 from agl_postgres._schema import check_tables
 

@@ -10,11 +10,11 @@ from itertools import groupby
 from typing import Any, LiteralString
 
 import psycopg
+from agl_stores import key, unkey
 from msgspec.structs import replace
 
 from agl_core.store import ATTEMPTS, RESOURCES, ROLLOUTS, Codec, Lead, Owner, Records, encode
 from agl_core.types import Attempt, Resources, Rollout, RolloutQuery, RolloutStatus
-from agl_postgres._keys import key, unkey
 
 SyncConnection = psycopg.Connection[tuple[Any, ...]]
 SyncCursor = psycopg.Cursor[tuple[Any, ...]]
@@ -204,6 +204,14 @@ class Rows(Records):
             [rollout.status.value, rollout.consumed, key(rollout.id)],
         )
 
+    def rewrite(self, record: Rollout | Resources) -> None:
+        if isinstance(record, Rollout):
+            values = [encode(record), key(record.id)]
+            self._write("UPDATE agl_rollouts SET body = %b WHERE id = %s", values)
+        else:
+            values = [encode(record), record.version]
+            self._write("UPDATE agl_resources SET body = %b WHERE version = %s", values)
+
     def save_attempt(self, attempt: Attempt, *, due_at: float, digest: bytes = b"") -> None:
         self._write(
             "INSERT INTO agl_attempts (id, rollout, running, due_at, digest, body) "
@@ -328,6 +336,11 @@ class LockedRows(Rows):
         super().save_rollout(rollout)
         row = self._row(rollout.id)
         row.status, row.consumed = rollout.status.value, rollout.consumed
+
+    def rewrite(self, record: Rollout | Resources) -> None:
+        super().rewrite(record)
+        if isinstance(record, Rollout):
+            self._row(record.id).body = encode(record)
 
     def save_attempt(self, attempt: Attempt, *, due_at: float, digest: bytes = b"") -> None:
         super().save_attempt(attempt, due_at=due_at, digest=digest)

@@ -84,6 +84,8 @@ class Mirror:
         self._counts: Counter[str] = Counter()
         self._marks: dict[str, str] = {}
         """What is stored: mark by place."""
+        self._seen: dict[Path, tuple[int, str]] = {}
+        """Time of change and mark of local checkpoints."""
         self._waiting: list[str] = []
         self._warned = ""
         self.connected: Future[None] = Future()
@@ -227,10 +229,14 @@ class Mirror:
         return False
 
     def _mark(self, checkpoint: Path) -> str:
+        """Return a local checkpoint's mark; empty if it is gone or damaged."""
         try:
-            return checkpoint_mark(checkpoint)
+            changed = checkpoint.stat().st_mtime_ns
+            if self._seen.get(checkpoint, (0, ""))[0] != changed:
+                self._seen[checkpoint] = (changed, checkpoint_mark(checkpoint))
         except (OSError, TrainingError):
             return ""
+        return self._seen[checkpoint][1]
 
     def _put(self, remote: Remote, unit: Unit) -> None:
         def still_owner() -> None:

@@ -24,7 +24,8 @@ from agl_storage._remote import Remote, hidden
 _log = logging.getLogger(__name__)
 
 _INTERRUPTED_S: Final = 1.0
-"""Longest wait in a run that is interrupted, whose process is ended soon."""
+"""Longest wait in a run that is interrupted, whose process is ended soon, and after a wait that
+was too short."""
 
 
 class StorageObserver:
@@ -38,6 +39,8 @@ class StorageObserver:
     def __init__(self, config: RunConfig, options: StorageOptions, mirror: Mirror) -> None:
         self.losses = Losses()
         self._config, self._options, self._mirror = config, options, mirror
+        self._incomplete = False
+        """Whether the wait at the end was over before the uploads."""
 
     @asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
@@ -100,6 +103,7 @@ class StorageObserver:
             TrainingError: the storage is required and does not have everything.
         """
         left = await self._flush(self._options.flush_s)
+        self._incomplete = bool(left)
         if left and self._options.required:
             self._mirror.close()
             raise TrainingError(f"storage.required = true, but {self._lacks(left)}")
@@ -110,7 +114,8 @@ class StorageObserver:
     @hookimpl
     def agl_run_finished(self) -> None:
         """Store the report, which has just been written, and end."""
-        left = self._mirror.flush(min(self._options.flush_s, self._options.timeout_s))
+        within_s = min(self._options.flush_s, self._options.timeout_s)
+        left = self._mirror.flush(_INTERRUPTED_S if self._incomplete else within_s)
         self._mirror.close()
         if left:
             _log.warning("%s", self._lacks(left))

@@ -16,6 +16,7 @@ from agl_stores._address import (
     store_file,
 )
 from agl_stores._copy import CopiedKind, copy_store
+from agl_stores._keys import key, unkey
 from agl_stores._layer import LayerOptions, StoreLayer
 from agl_stores._paging import attempt_records, rollout_pages
 from agl_stores._runs import best_checkpoint, is_checkpoint, run_directory
@@ -31,6 +32,7 @@ __all__ = [
     "copy_store",
     "has_scheme",
     "is_checkpoint",
+    "key",
     "locate_store",
     "make_store_at",
     "new_store",
@@ -40,4 +42,5 @@ __all__ = [
     "run_directory",
     "store_at",
     "store_file",
+    "unkey",
 ]

@@ -49,6 +49,11 @@ class StoreLayer:
         self.inner = store
         """The store that the layer passes calls on to."""
 
+    @property
+    def confidential(self) -> bool:
+        """Whether what is read here must not be kept elsewhere, such as in an index."""
+        return isinstance(self.inner, StoreLayer) and self.inner.confidential
+
     def around(self, store: StoreLifecycle) -> Self:
         """Return a layer like this one around another store."""
         other = copy(self)

@@ -11,7 +11,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 _HEAD = """# How fast it is, beside what else there is
 
-`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `dashboard`, `events`, `gateway`,
+`tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `dashboard`, `encryption`, `events`, `gateway`,
 `imitation`, `import`, `integrations`, `store`, `stores` and `together`. Each runs both sides in turn in one go, at least five times, writes every sample to
 `NAME.json` beside this page, and rewrites this page. A ratio is the median of the rounds' ratios. Figures
 depend on the machine and on what else it does; ratios much less. `imitation` and `together` measure what is
@@ -27,6 +27,7 @@ def text() -> str:
         ("store", _store),
         ("stores", _stores),
         ("events", _events),
+        ("encryption", _encryption),
         ("gateway", _gateway),
         ("capture", _capture),
         ("integrations", _integrations),
@@ -126,6 +127,20 @@ def _events(report: dict[str, Any]) -> Iterator[str]:
     times = [f"{used[side] / 1e3:.2f} ms" for side in ("with", "without")]
     yield _row("rollouts per second", *rates, f"{report['ratio']:.2f}")
     yield _row("processor time per rollout", *times, f"{report['processor_ratio']:.2f}")
+
+
+def _encryption(report: dict[str, Any]) -> Iterator[str]:
+    yield "The rollouts above in SQLite: nothing encrypted, everything, and everything but token ids and"
+    yield "log-probabilities. The ratio is that of everything."
+    yield ""
+    yield from _table("Processor time per rollout", "none", "all", "without tokens", "ratio")
+    for name, what in (
+        ("ingest", "spans written, one rollout after the other"),
+        ("lifecycle", "16 workers, from enqueueing to reading back"),
+    ):
+        used = report["processor_medians_us"][name]
+        times = [f"{used[side] / 1e3:.2f} ms" for side in ("none", "all", "without_tokens")]
+        yield _row(what, *times, f"{report['processor_ratios'][name]['all']:.2f}")
 
 
 def _gateway(report: dict[str, Any]) -> Iterator[str]:

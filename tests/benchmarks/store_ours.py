@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import cycle
 from pathlib import Path
@@ -14,6 +15,7 @@ import spans
 from worker import serve
 
 from agl_core.clocks import new_id
+from agl_core.interfaces import StoreLifecycle
 from agl_core.store import BaseStore, SqliteStore
 from agl_core.types import AttemptStatus, Choice, Claim, ModelCall, Rollout, Span, SpanKind, Task
 
@@ -66,13 +68,29 @@ def rollout() -> Rollout:
     return Rollout(id=new_id("ro"), task=Task(id="t", input={"question": "q"}), run_id="bench")
 
 
-async def claimed(store: BaseStore, rollouts: int) -> list[Claim]:
+async def claimed(store: StoreLifecycle, rollouts: int) -> list[Claim]:
     await store.enqueue([rollout() for _ in range(rollouts)])
     return await store.claim("bench", limit=rollouts)
 
 
 @asynccontextmanager
-async def opened(directory: str) -> AsyncGenerator[BaseStore]:
+async def opened(directory: str, fields: Sequence[str] = ()) -> AsyncGenerator[StoreLifecycle]:
+    """Open a new store, which encrypts these fields."""
+    async with _opened(directory) as store:
+        yield _encrypted(store, fields) if fields else store
+
+
+def _encrypted(store: BaseStore, fields: Sequence[str]) -> StoreLifecycle:
+    from agl_encryption import EncryptionOptions
+    from agl_encryption._keys import ENV_KEY, new_key
+    from agl_encryption._layer import make_layer
+
+    os.environ.setdefault(ENV_KEY, new_key())
+    return make_layer(EncryptionOptions.model_validate({"fields": fields}), store)
+
+
+@asynccontextmanager
+async def _opened(directory: str) -> AsyncGenerator[BaseStore]:
     if directory.startswith("postgresql://"):
         async with _database(directory) as store:
             yield store
@@ -104,10 +122,10 @@ def _delete(path: Path) -> None:
         file.unlink()
 
 
-async def ingest(rollouts: int, directory: str) -> dict[str, float]:
+async def ingest(rollouts: int, directory: str, fields: Sequence[str] = ()) -> dict[str, float]:
     """Return the time to record the spans of `rollouts` rollouts, one transaction per rollout."""
     tokens = iter(spans.tokens(rollouts * spans.ROLLOUT_SPANS))
-    async with opened(directory) as store:
+    async with opened(directory, fields) as store:
         claims = await claimed(store, rollouts)
         writes = [spans_of(claim, tokens) for claim in claims]
         begin = spans.Stopwatch()
@@ -119,10 +137,12 @@ async def ingest(rollouts: int, directory: str) -> dict[str, float]:
     return taken
 
 
-async def lifecycle(rollouts: int, workers: int, directory: str) -> dict[str, float]:
+async def lifecycle(
+    rollouts: int, workers: int, directory: str, fields: Sequence[str] = ()
+) -> dict[str, float]:
     """Return the time of `rollouts` rollouts from enqueueing to reading their spans back."""
     left, tokens = iter(range(rollouts)), cycle(spans.tokens(10 * spans.ROLLOUT_SPANS))
-    async with opened(directory) as store:
+    async with opened(directory, fields) as store:
 
         async def work() -> None:
             for _ in left:
@@ -154,7 +174,7 @@ async def growth(
     return found
 
 
-async def _filled(store: BaseStore, size: int) -> list[str]:
+async def _filled(store: StoreLifecycle, size: int) -> list[str]:
     """Fill a store and return the ids of its rollouts."""
     ids: list[str] = []
     while (missing := size // spans.ROLLOUT_SPANS - len(ids)) > 0:
@@ -164,7 +184,7 @@ async def _filled(store: BaseStore, size: int) -> list[str]:
     return ids
 
 
-async def _written(store: BaseStore, rollouts: int = 100) -> float:
+async def _written(store: StoreLifecycle, rollouts: int = 100) -> float:
     writes = [small_spans_of(claim) for claim in await claimed(store, rollouts)]
     begin = time.perf_counter()
     for write in writes:
@@ -172,7 +192,7 @@ async def _written(store: BaseStore, rollouts: int = 100) -> float:
     return (time.perf_counter() - begin) / (rollouts * spans.ROLLOUT_SPANS)
 
 
-async def _read(store: BaseStore, ids: list[str], rollouts: int = 100) -> float:
+async def _read(store: StoreLifecycle, ids: list[str], rollouts: int = 100) -> float:
     chosen = random.sample(ids, min(rollouts, len(ids)))
     begin = time.perf_counter()
     for rollout_id in chosen:

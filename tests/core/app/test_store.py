@@ -64,7 +64,7 @@ def test_the_records_of_a_run_may_be_on_a_server(
     run = a_run(tmp_path, name="http", url="http://127.0.0.1:9")
     own = tmp_path / "run.json"
     own.write_bytes((run / "config.json").read_bytes())
-    assert isinstance(store_of(str(own), load_plugins()), HttpStore)
+    assert isinstance(store_of(str(own), load_plugins()).inner, HttpStore)
     with pytest.raises(ConfigError, match="your own configuration file"):
         store_of(str(run), load_plugins())
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from agl_encryption._rekey import Rekeyed, rekey
 from agl_postgres import PostgresStore
 from agl_testing.plugin_contract import PluginContract
 from agl_testing.store_contract import StoreContract
+
+from tests.plugins.encryption.keyring import NEW, OLD, encrypted, sealing
+from tests.plugins.encryption.test_stored import check, fill
 
 
 class TestPostgres(StoreContract):
@@ -36,6 +40,55 @@ class TestPostgres(StoreContract):
 
         yield take_over
         await again.close()
+
+
+class TestEncrypted(StoreContract):
+    """The same through the layer that encrypts."""
+
+    durable = True
+
+    @pytest.fixture
+    async def store(self, options):
+        store = _encrypted(PostgresStore(options))
+        await store.open()
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def dropping_store(self, options):
+        dropping = options.model_copy(update={"retention": "drop_spans"})
+        store = _encrypted(PostgresStore(dropping))
+        await store.open()
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def reopen(self, options):
+        again = _encrypted(PostgresStore(options))
+
+        async def take_over(store):
+            await store.close()
+            await again.open()
+            return again
+
+        yield take_over
+        await again.close()
+
+
+async def test_everything_can_be_encrypted_again(options):
+    inner = PostgresStore(options)
+    await inner.open()
+    filled = await fill(_encrypted(inner))
+    done = await rekey(inner, sealing({"new": NEW, "old": OLD}))
+    assert done == Rekeyed(rollouts=2, attempts=2, spans=3, resources=1)
+    await check(encrypted(inner, {"new": NEW}), *filled)
+    assert await rekey(inner, sealing({"new": NEW})) == Rekeyed(kept=6)
+    await inner.close()
+
+
+def _encrypted(inner):
+    pytest.importorskip("cryptography")
+    return encrypted(inner)
 
 
 class TestPlugin(PluginContract):

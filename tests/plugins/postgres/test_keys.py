@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from agl_postgres._keys import key, unkey
 from agl_postgres._listener import payloads
+from agl_stores import key, unkey
 from hypothesis import given
 from hypothesis import strategies as st
 

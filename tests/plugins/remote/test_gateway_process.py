@@ -188,8 +188,8 @@ async def test_no_key_and_a_store_that_is_away(monkeypatch, tmp_path):
     listener = bind("127.0.0.1", 0)
     url = address_of(listener)
     listener.close()
-    assert isinstance(store_of(url, load_plugins()), HttpStore)
-    assert isinstance(store_of(str(tmp_path), load_plugins()), SqliteStore)
+    assert isinstance(store_of(url, load_plugins()).inner, HttpStore)
+    assert isinstance(store_of(str(tmp_path), load_plugins()).inner, SqliteStore)
     with pytest.raises(ConfigError, match=r"an address is http://127\.0\.0\.1:8000"):
         store_of("127.0.0.1:8000", load_plugins())
     with pytest.raises(StoreError, match="has been away"):

@@ -96,6 +96,22 @@ def test_a_run_continues_on_another_machine(bench: Bench, tmp_path: Path, memory
     assert names(memory) == {"step-000002", "step-000004"}
 
 
+def test_a_folder_that_machines_share_is_a_storage(bench: Bench, tmp_path: Path) -> None:
+    shared = {"url": f"file://{tmp_path}/shared folder/runs"}
+    train(bench, storage=shared)
+    folder = tmp_path / "shared folder" / "runs" / "bench"
+    assert (folder / "checkpoints" / "step-000002" / "manifest.json").is_file()
+    (folder / "checkpoints" / "step-000004").mkdir()
+    (folder / "checkpoints" / "step-000004" / "half").write_text("")
+    other = elsewhere(bench, tmp_path)
+
+    report = train(other, storage=shared, train__steps=3, train__resume=True)
+
+    assert len(other.engine.batches) == 1
+    assert (folder / "checkpoints" / Path(report.best or "").name / "manifest.json").is_file()
+    assert not (folder / "checkpoints" / "step-000004").exists()
+
+
 def test_the_best_checkpoint_comes_too(bench: Bench, tmp_path: Path, memory: Any) -> None:
     first = train(bench, VAL, train__steps=3, train__eval_every=1)
     manifests = {

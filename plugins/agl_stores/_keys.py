@@ -1,4 +1,4 @@
-r"""Any text as a key of a table.
+r"""Any text as a key in a database.
 
 PostgreSQL's text has no NUL, and UTF-8 no lone surrogates, while ids and names of groups may
 contain both. Such characters are replaced so that different texts have different keys, and so that
