@@ -125,7 +125,7 @@ def test_every_benchmark_is_run():
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
     found = {path.stem.removeprefix("bench_") for path in ROOT.glob("tests/benchmarks/bench_*.py")}
     measured = {"capture", "dashboard", "events", "gateway", "imitation", "import", "integrations"}
-    measured |= {"encryption", "store", "stores", "together"}
+    measured |= {"encryption", "limits", "store", "stores", "together"}
     assert set(names) == found == measured
 
 

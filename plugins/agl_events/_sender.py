@@ -10,11 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import Any, Final
 
 import msgspec
+from agl_reading import ServiceLog, ServiceState
 
 from agl_core.clocks import steady_loop
 from agl_core.errors import AglError, ConfigError, StoreError
@@ -69,6 +71,7 @@ class EventSender:
             limits: How much is kept.
         """
         self._file, self._make_bus, self._limits = file, make_bus, limits
+        self._states = ServiceLog(file.parent, "events")
         self._lock = threading.Lock()
         self._queue: deque[tuple[int, BusEvent]] = deque()
         self._counts: Counter[str] = Counter()
@@ -175,6 +178,7 @@ class EventSender:
             await self._deliver(outbox, self._make_bus(), connect_s)
         finally:
             waiting = outbox.waiting
+            self._states.write(partial(self._state, outbox), last=True)
             outbox.close()
         self._ended.set_result(waiting)
 
@@ -234,10 +238,19 @@ class EventSender:
         except StoreError as error:
             self._warn("disk", f"{error}. Events are dropped and counted as events_dropped")
             dropped = len(events)
+        self._states.write(partial(self._state, outbox))
         if dropped:
             self.count("events_dropped", dropped)
             self._warn("dropped", "The outbox is full: events are dropped, see events_dropped")
         self._written.set()
+
+    def _state(self, outbox: EventOutbox) -> ServiceState:
+        facts: dict[str, str | int | float] = {
+            "waiting": outbox.waiting,
+            "written": outbox.last,
+            **self.losses(),
+        }
+        return ServiceState(title="Events", facts=facts)
 
     def _encoded(self, event: BusEvent) -> tuple[bytes, bool]:
         try:

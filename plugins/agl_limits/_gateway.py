@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Final, NamedTuple
+
+from agl_endpoints import THROTTLES
+from agl_reading import ServiceLog, ServiceState
 
 from agl_core.config import RunConfig
 from agl_core.interfaces import Identity, Problem
 from agl_limits._limiter import Limiter
 from agl_limits._middleware import limit_headers
 from agl_limits._options import LimitsOptions, options_of
+from agl_limits._outside import Throttles
 from agl_limits._use import LimitUse
 
 _TOO_MANY: Final = 429
 _CODE: Final = "rate_limited"
+_COLUMNS: Final = ["Limit", "Rate", "Sent", "Refused or waited", "Seconds waited"]
 
 
 class _Asked(NamedTuple):
@@ -75,13 +81,20 @@ class GatewayLimits:
     One that is refused counts at the limits before the one that refuses it.
     """
 
-    def __init__(self, options: LimitsOptions) -> None:
+    def __init__(self, options: LimitsOptions, log: ServiceLog | None = None) -> None:
         """Create the limits; nothing is connected yet.
+
+        Args:
+            options: Those of ``[limits]``.
+            log: Where the dashboard reads their use; nowhere when None.
 
         Raises:
             ConfigError: the address of Redis is wrong.
             MissingExtraError: a package is not installed.
         """
+        self._log = log
+        throttles = THROTTLES.get()
+        self._throttles = throttles if isinstance(throttles, Throttles) else None
         self._agents = {
             pattern: _Limit(f"agent {pattern}", rate, _agent, options)
             for pattern, rate in options.agents.items()
@@ -114,14 +127,34 @@ class GatewayLimits:
         asked = _Asked(identity.known_as, key, address, policy)
         named = (each for name, each in self._agents.items() if fnmatchcase(asked.agent, name))
         own = next(named, None)
-        if own is not None:
-            await own.check(asked)
-        for name, limit in self._limits.items():
-            if own is None or name != "agent":
-                await limit.check(asked)
+        try:
+            if own is not None:
+                await own.check(asked)
+            for name, limit in self._limits.items():
+                if own is None or name != "agent":
+                    await limit.check(asked)
+        finally:
+            self._state()
+
+    def _state(self, *, last: bool = False) -> None:
+        if self._log is not None:
+            self._log.write(self._made_state, last=last)
+
+    def _made_state(self) -> ServiceState:
+        rows: list[list[str | int | float]] = [
+            [f"at the gateway, {each.name}", each.rate, each.allowed, each.refused, ""]
+            for each in self.use
+        ]
+        outside = self._throttles.use if self._throttles is not None else []
+        rows += [
+            [each.name, each.rate, each.allowed, each.refused, round(each.waited_s, 1)]
+            for each in outside
+        ]
+        return ServiceState(title="Limits", columns=_COLUMNS, rows=rows)
 
     async def close(self) -> None:
-        """Close the connections to Redis."""
+        """Write the last state, and close the connections to Redis."""
+        self._state(last=True)
         for limit in self._all:
             await limit.limiter.aclose()
 
@@ -133,7 +166,9 @@ def make_admission(config: RunConfig) -> GatewayLimits:
         ConfigError: an option is wrong.
         MissingExtraError: a package is not installed.
     """
-    return GatewayLimits(options_of(config))
+    return GatewayLimits(
+        options_of(config), ServiceLog(Path(config.directory) / config.name, "limits")
+    )
 
 
 def _key(asked: _Asked) -> str:

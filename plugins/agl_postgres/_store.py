@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 import psycopg
+from agl_reading import ServiceLog, ServiceState
 
 from agl_core.clocks import monotonic
 from agl_core.errors import StoreError
@@ -56,8 +57,9 @@ _TOUCHED: ContextVar[Touched | None] = ContextVar("agl_postgres_touched", defaul
 
 def make_store(options: PostgresOptions, directory: Path) -> PostgresStore:
     """Make the store ``postgres``."""
-    del directory
-    return PostgresStore(options)
+    store = PostgresStore(options)
+    store.states = ServiceLog(directory, "postgres")
+    return store
 
 
 class _Readings:
@@ -128,6 +130,8 @@ class PostgresStore(BatchingStore):
         """
         super().__init__(retention=options.retention, clock=clock)
         self._options = options
+        self.states: ServiceLog | None = None
+        """Where the dashboard reads the counts of the pool; nowhere when None."""
         self._waited: Counter[str] = Counter()
         """Ids that callers of `wait` wait for."""
 
@@ -213,8 +217,13 @@ class PostgresStore(BatchingStore):
             return await super().claim_for(claiming, timeout_s=timeout_s)
 
     async def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
+        if self.states is not None:
+            self.states.write(self._state)
         with _touching(attempts=attempt_ids):
             return await super().heartbeat(attempt_ids)
+
+    def _state(self) -> ServiceState:
+        return ServiceState(title="Pool of PostgreSQL", facts=dict(self.statistics()))
 
     async def finish(
         self,

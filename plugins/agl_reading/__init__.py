@@ -32,6 +32,7 @@ from agl_reading._rows import (
     SumKind,
 )
 from agl_reading._scan import ScanReading
+from agl_reading._services import ServiceLog, ServiceState, read_services
 from agl_reading._spans import (
     AgentTotals,
     agent_totals,
@@ -63,6 +64,8 @@ __all__ = [
     "RunRecord",
     "RunStatus",
     "ScanReading",
+    "ServiceLog",
+    "ServiceState",
     "Sort",
     "Sum",
     "SumKind",
@@ -75,6 +78,7 @@ __all__ = [
     "merge_calls",
     "phrases",
     "read_record",
+    "read_services",
     "rewards_of",
     "searchable",
     "summarise",

@@ -1,7 +1,7 @@
 """A gateway with a memory store and one open attempt per client.
 
-``gateway_process.py BACKEND_URL ATTEMPTS`` prints one JSON line once it listens: the
-port, the API key and the identity headers of every attempt.
+``gateway_process.py BACKEND_URL ATTEMPTS [LIMITS]`` prints one JSON line once it listens: the
+port, the API key and the identity headers of every attempt. LIMITS is a section ``[limits]`` as JSON.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ from agl_endpoints import HttpBackend
 from agl_remote._process import rare_collections, serving_loop
 
 from agl_core.clocks import new_id
+from agl_core.config import resolve
 from agl_core.gateway import GatewayServer
 from agl_core.store._memory import MemoryStore
 from agl_core.types import Policy, Rollout, Task
 
 
-async def serve(backend_url: str, attempts: int) -> None:
+async def serve(backend_url: str, attempts: int, limits: str = "") -> None:
     """Serve until killed."""
     store = MemoryStore()
     await store.open()
-    gateway = GatewayServer(store)
+    admissions = []
+    if limits:
+        from agl_limits._gateway import make_admission
+
+        admissions = [make_admission(resolve({"model": "m", "limits": json.loads(limits)}))]
+    gateway = GatewayServer(store, admissions=admissions)
     backend = HttpBackend(backend_url, model="weights")
     await gateway.route(Policy(name="policy", agents=("writer",), trainable=True), backend)
     await gateway.start()
@@ -58,7 +64,7 @@ def main() -> None:
     loop = serving_loop()
     asyncio.set_event_loop(loop)
     with rare_collections():
-        loop.run_until_complete(serve(sys.argv[1], int(sys.argv[2])))
+        loop.run_until_complete(serve(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "benchmarks"
 _HEAD = """# How fast it is, beside what else there is
 
 `tox -e bench` measures all of this, `tox -e bench -- NAME` one of `capture`, `dashboard`, `encryption`, `events`, `gateway`,
-`imitation`, `import`, `integrations`, `store`, `stores` and `together`. Each runs both sides in turn in one go, at least five times, writes every sample to
+`imitation`, `import`, `integrations`, `limits`, `store`, `stores` and `together`. Each runs both sides in turn in one go, at least five times, writes every sample to
 `NAME.json` beside this page, and rewrites this page. A ratio is the median of the rounds' ratios. Figures
 depend on the machine and on what else it does; ratios much less. `imitation` and `together` measure what is
 learned, not speed.
@@ -29,6 +29,7 @@ def text() -> str:
         ("events", _events),
         ("encryption", _encryption),
         ("gateway", _gateway),
+        ("limits", _limits),
         ("capture", _capture),
         ("integrations", _integrations),
         ("import", _import),
@@ -127,6 +128,27 @@ def _events(report: dict[str, Any]) -> Iterator[str]:
     times = [f"{used[side] / 1e3:.2f} ms" for side in ("with", "without")]
     yield _row("rollouts per second", *rates, f"{report['ratio']:.2f}")
     yield _row("processor time per rollout", *times, f"{report['processor_ratio']:.2f}")
+
+
+def _limits(report: dict[str, Any]) -> Iterator[str]:
+    settings = report["settings"]
+    yield f"The gateway with {settings['in_flight']} requests in flight and two limits that are never reached, of the"
+    yield "agent and of the address, and without; client, backend, gateway and Redis share the cores."
+    yield ""
+    yield from _table("", "requests/s", "ratio", "processor time", "ratio")
+    for side, what in (
+        ("without", "without limits"),
+        ("memory", "in memory"),
+        ("redis", "in Redis"),
+    ):
+        ratios = [report[name].get(side, 1.0) for name in ("ratios", "processor_ratios")]
+        yield _row(
+            what,
+            f"{report['medians'][side]:.0f}",
+            f"{ratios[0]:.2f}",
+            f"{report['processor_medians_us'][side]:.0f} us",
+            f"{ratios[1]:.2f}",
+        )
 
 
 def _encryption(report: dict[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The page of what runs: processes, gateway, queue, log, store, configuration."""
+"""The page of what runs: processes, gateway, queue, log, store, services, configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from agl_reading import Latency, LogEvent, RowFilter, latencies
+from agl_reading import Latency, LogEvent, RowFilter, ServiceState, latencies, read_services
 
 from agl_core.config import without_secrets
 from agl_core.store import without_password
@@ -65,6 +65,7 @@ class SystemPanel:
             calls=await _calls(run, history),
             queue=await queue_of(run, flights) if run.readable else None,
             flights=flights,
+            services=await asyncio.to_thread(_services, run),
             kinds=sorted({each.kind for each in history.events}),
             kind=kind,
             find=find,
@@ -147,6 +148,10 @@ def _text(event: LogEvent) -> str:
     if event.evaluation is not None:
         return str(event.evaluation)
     return ", ".join(f"{name} {each}" for name, each in event.fields.items())
+
+
+def _services(run: ShownRun) -> list[ServiceState]:
+    return read_services(run.directory) if run.directory is not None else []
 
 
 def _checkpoints(run: ShownRun) -> list[tuple[str, float]]:

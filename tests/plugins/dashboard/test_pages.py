@@ -9,6 +9,7 @@ import socket
 from html import unescape
 
 import pytest
+from agl_reading import ServiceLog, ServiceState
 
 from agl_core.gateway import GatewayOptions, GatewayServer
 from agl_core.types import LLM, Resources, Rollout, Task
@@ -227,6 +228,26 @@ async def test_system_shows_the_store_and_the_configuration(alpha):
     html = await page(alpha, f"{RUN}/system")
     for text in ("store.db", "readable", "11 rollouts", "finished", "&#34;agents&#34;"):
         assert text in html
+
+
+async def test_system_shows_what_services_state(visit, tmp_path):
+    world = await World(tmp_path / "busy").open()
+    await world.rollout(1.0)
+    world.begin_log()
+    rows = [["at the gateway, agent", "5/minute", 12, 3, ""]]
+    rows += [[text, "x" * 999, 1.5, -1, ""] for text in HOSTILE]
+    columns = ["Limit", "Rate", "Sent", "Refused or waited", "Seconds waited"]
+    state = ServiceState(title="Limits", columns=columns, rows=rows, facts={"waiting": 7})
+    ServiceLog(tmp_path / "busy", "limits").write(lambda: state)
+    client = await visit(tmp_path)
+    await counted(client, "busy")
+    html = await page(client, "/run/busy/-/system")
+    shown = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+    assert "Refused or waited Seconds waited at the gateway, agent 5/minute 12 3" in shown
+    assert "waiting 7" in shown
+    assert "<script>document" not in html
+    assert "&lt;script&gt;document" in html
+    await world.close()
 
 
 async def test_system_shows_processes_gateway_and_queue(visit, tmp_path):

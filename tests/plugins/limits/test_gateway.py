@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from agl_endpoints import THROTTLES, HttpBackend
 from agl_limits import _limiter as limiter_module
+from agl_limits import plugin
 from agl_limits._gateway import make_admission
+from agl_reading import read_services
 from agl_testing.plugin_contract import PluginContract
 from click.testing import CliRunner
 
@@ -177,6 +179,32 @@ async def test_the_gateway_of_a_run_has_the_limits_of_its_section(make_world: An
         assert answer.headers["ratelimit"].startswith('"agent";r=0;t=')
     statuses = [call.status_code for call in await world.calls(attempt)]
     assert statuses == [200, 429]
+
+
+async def test_the_dashboard_reads_how_limits_are_used(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    endpoints = {"https://outside/v1": {"requests": "5/hour"}}
+    config = resolve(
+        {
+            "model": "m",
+            "name": "run",
+            "directory": str(tmp_path),
+            "limits": {"per_agent": "1/hour", "endpoints": endpoints},
+        }
+    )
+    plugin.agl_config_resolved(config)
+    throttle = HttpBackend("https://outside/v1")._throttle
+    assert throttle is not None
+    await throttle.turn(b"{}", timeout_s=1.0)
+    admission = make_admission(config)
+    assert [await asked(admission) for _ in range(3)] == [200, 429, 429]
+    await admission.close()
+    (state,) = read_services(tmp_path / "run")
+    assert state.title == "Limits"
+    assert state.rows == [
+        ["at the gateway, agent", "1/hour", 1, 2, ""],
+        ["https://outside/v1", "requests 5/hour", 1, 0, 0.0],
+    ]
 
 
 def test_a_run_without_the_section_has_no_limits() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,6 +69,25 @@ def test_the_wait_follows_from_the_counts(window: Any, cost: int, seconds: float
     assert found == pytest.approx(seconds, abs=0.01)
 
 
+def test_those_who_ask_no_more_are_forgotten_without_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [6_000_000.0]
+    clock = SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0])
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr("limits.storage.memory.time", clock)
+    limiter = Limiter("5/second")
+    before = threading.active_count()
+    for number in range(50):
+        limiter.hit(f"user {number}")
+    storage = limiter._local.storage
+    assert len(storage.storage) == 50
+    now[0] += 30
+    limiter.hit("another")
+    assert len(storage.storage) == 1
+    assert threading.active_count() <= before
+
+
 def test_no_thread_gets_more_than_the_rate() -> None:
     limiter = Limiter("50/hour")
     allowed: list[bool] = []
@@ -93,6 +113,40 @@ async def test_processes_that_share_a_redis_count_together(redis: Any) -> None:
     assert third.hit("a").allowed
     for each in (one, other, third):
         await each.aclose()
+
+
+async def test_events_at_once_ask_redis_together_and_get_no_more_than_the_rate(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter, asked = Limiter("60/hour", redis=redis.url), list[int]()
+    allowed = Limiter._allowed
+
+    async def counted(self: Limiter, names: tuple[str, ...], cost: int) -> bool:
+        asked.append(cost)
+        return await allowed(self, names, cost)
+
+    monkeypatch.setattr(Limiter, "_allowed", counted)
+    found = await asyncio.gather(*(limiter.refusal("a") for _ in range(50)))
+    assert found == [None] * 50
+    assert asked == [50]
+    found = await asyncio.gather(*(limiter.refusal("a") for _ in range(20)))
+    assert [each is None for each in found] == [True] * 10 + [False] * 10
+    assert await limiter.refusal("b") is None
+    assert not limiter._queues
+    await limiter.aclose()
+
+
+async def test_an_event_that_is_given_up_counts_nothing(redis: Any) -> None:
+    limiter = Limiter("3/hour", redis=redis.url)
+    given_up = [asyncio.create_task(limiter.refusal("a")) for _ in range(5)]
+    await asyncio.sleep(0)
+    kept = asyncio.create_task(limiter.refusal("a"))
+    for task in given_up[1:]:
+        task.cancel()
+    await asyncio.gather(*given_up, return_exceptions=True)
+    assert await kept is None
+    assert await limiter.refusal("a") is None
+    await limiter.aclose()
 
 
 async def test_without_redis_a_process_counts_by_itself_and_says_so_once(

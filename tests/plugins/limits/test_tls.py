@@ -17,6 +17,7 @@ import httpx
 import openai
 import pytest
 from agl_endpoints import SERVER_TLS, HttpBackend, OneModel, OpenAIServer
+from agl_limits import Limiter
 from agl_remote._store_client import HttpStore
 from agl_remote._store_server import StoreServer
 from agl_testing.fake_openai import FakeOpenAI
@@ -376,3 +377,36 @@ async def test_store_and_gateway_of_other_processes_meet_over_https(
         assert gateway.startswith("https://")
         async with httpx.AsyncClient(verify=trusting(authority)) as client:
             assert (await client.get(f"{gateway}/health")).json()["status"] == "ok"
+
+
+async def test_redis_over_tls_takes_the_authority_in_its_address(
+    redis: Any, authority: Authority, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(4096):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner = await asyncio.open_connection("127.0.0.1", redis.port)
+        await asyncio.gather(copy(reader, inner[1]), copy(inner[0], writer))
+
+    tls = tls_context(files.cert, files.key)
+    server = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    url = f"rediss://localhost:{port}/0"
+    one, other = (
+        Limiter("2/hour", redis=f"{url}?ssl_ca_certs={authority.file}", space="s") for _ in range(2)
+    )
+    found = [(await each.ahit("a")).allowed for each in (one, other, one)]
+    assert found == [True, True, False]
+    assert not caplog.records
+    stranger = Limiter("2/hour", redis=url, space="s")
+    assert (await stranger.ahit("a")).allowed  # it counts by itself
+    assert "Redis does not answer" in caplog.text
+    for each in (one, other, stranger):
+        await each.aclose()
+    server.close()
+    await server.wait_closed()
