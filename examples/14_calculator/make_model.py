@@ -41,20 +41,34 @@ def draw(chance: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, An
     """Draw a call of the calculator, or the answer after its result."""
     problem = problems.draw(chance)
     expression = "".join(_faulty(chance, each) for each in re.split(r"( . )", problem.expression))
-    call = {"name": "calculate", "arguments": {"expression": expression}}
-    messages: list[dict[str, Any]] = [
+    if chance.random() < 0.5:  # noqa: PLR2004
+        call = json.dumps(calling(expression))
+        return asking(problem), [TOOL], f"<tool_call>\n{call}\n</tool_call>"
+    result = server.calculate(expression)
+    mark = problems.MARK if chance.random() < MARKED else "It is"
+    return answered(problem, expression, result), [TOOL], f"{mark} {_short(result)}"
+
+
+def calling(expression: str) -> dict[str, Any]:
+    """Return a call of the calculator."""
+    return {"name": "calculate", "arguments": {"expression": expression}}
+
+
+def asking(problem: problems.Problem) -> list[dict[str, Any]]:
+    """Return what the program sends to have a problem solved."""
+    return [
         {"role": "system", "content": program.SYSTEM},
         {"role": "user", "content": problem.question},
     ]
-    if chance.random() < 0.5:  # noqa: PLR2004
-        return messages, [TOOL], f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
-    result = server.calculate(expression)
-    mark = problems.MARK if chance.random() < MARKED else "It is"
-    messages += [
-        {"role": "assistant", "content": "", "tool_calls": [{"function": call}]},
+
+
+def answered(problem: problems.Problem, expression: str, result: str) -> list[dict[str, Any]]:
+    """Return what the program sends once the calculator has computed an expression."""
+    return [
+        *asking(problem),
+        {"role": "assistant", "content": "", "tool_calls": [{"function": calling(expression)}]},
         {"role": "tool", "content": result},
     ]
-    return messages, [TOOL], f"{mark} {_short(result)}"
 
 
 def drill(chance: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:

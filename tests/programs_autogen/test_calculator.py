@@ -17,7 +17,7 @@ from autogen_ext.tools.mcp import StdioServerParams
 from tests.programs.running import ROOT, imported, started, train
 
 FOLDER = ROOT / "examples" / "14_calculator"
-OWN = ("program", "calculator", "server", "problems", "run_agent", "make_model")
+OWN = ("program", "calculator", "server", "problems", "run_agent", "make_model", "check")
 FEW = ("train.steps=2", "train.tasks_per_step=2", "algorithm.group_size=4")
 
 
@@ -295,6 +295,22 @@ def test_a_server_that_cannot_be_started_is_an_error_that_names_it(program, monk
     (error,), requests = solve(program, monkeypatch)
     assert f"does not start; run it by hand to see why: {server.command}" in error
     assert not requests
+
+
+def test_the_shipped_model_calls_the_calculator_and_is_seldom_right(load):
+    check = load("check")
+    check.torch.manual_seed(0)
+    found = check.measured(FOLDER / "model", 60)
+    assert found["calls that can be computed"] > 0.9
+    assert 0.05 < found["calls with the right value"] < 0.5
+
+
+def test_what_is_no_call_has_no_expression(load):
+    check = load("check")
+    assert check.expression('<tool_call>\n{"arguments": {"expression": "1 + 2"}}') == "1 + 2"
+    for text in ("", "3", "[]", "{}", '{"arguments": "1 + 2"}', "<tool_call>"):
+        assert check.expression(text) == ""
+    assert [check.value(text) for text in ("1 + 2", "1 +", "")] == ["3", "", ""]
 
 
 def test_two_steps_train_the_solver(tmp_path):
