@@ -21,7 +21,6 @@ _POOL: Final[Mapping[str, str]] = {
     "DB_POOL_RECYCLE": "pool_recycle_s",
     "DB_POOL_PRE_PING": "pool_pre_ping",
 }
-_MONGODB: Final = "MONGODB_DATABASE"
 _SQLITE: Final = "sqlite"
 _MEMORY: Final = "memory"
 _REDIS: Final = "redis://localhost:6379/0"
@@ -66,9 +65,8 @@ def _of_file(rest: str) -> dict[str, Any]:
 
 
 def _options(known: set[str]) -> dict[str, Any]:
-    names = {**_POOL, _MONGODB: "database"}
     found: dict[str, Any] = {}
-    for variable, option in names.items():
+    for variable, option in _POOL.items():
         value = os.environ.get(variable)
         if value and option in known:
             renamed(variable, f"store.{option} of a run file")

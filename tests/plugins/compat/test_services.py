@@ -15,7 +15,7 @@ from agl_core.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings("ignore::agl_compat.OldNameWarning")
 NAMES = (
-    *("DATABASE_URL", "DB_POOL_SIZE", "DB_POOL_PRE_PING", "MONGODB_DATABASE", "AGL_STORAGE"),
+    *("DATABASE_URL", "DB_POOL_SIZE", "DB_POOL_PRE_PING", "AGL_STORAGE"),
     *("EVENT_BUS_BACKEND", "REDIS_URL", "AGL_EVENTS_URL"),
     *(f"RABBITMQ_{name}" for name in ("HOST", "PORT", "USERNAME", "PASSWORD", "VHOST")),
 )
