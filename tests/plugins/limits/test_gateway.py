@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from agl_endpoints import THROTTLES, HttpBackend
 from agl_limits import _limiter as limiter_module
@@ -163,14 +164,19 @@ def test_a_wrong_address_of_redis_is_refused_at_the_start() -> None:
         make_admission(configured(per_key="1/minute", redis="http://host"))
 
 
-async def test_the_gateway_of_a_run_has_the_limits_of_its_section(make_world: Any) -> None:  # noqa: F811
+async def make_limited(make_world: Any, **limits: Any) -> World:  # noqa: F811
+    """A world whose gateway has these limits."""
     world: World = await make_world()
     await world.gateway.stop()
-    config = configured(per_agent="1/hour")
-    world.gateway = gateway_server(world.store, OPTIONS, load_plugins(), config)
+    world.gateway = gateway_server(world.store, OPTIONS, load_plugins(), configured(**limits))
     world.stack.push_async_callback(world.gateway.stop)
     await world.route("trained", ("*",), trainable=True)
     await world.gateway.start()
+    return world
+
+
+async def test_the_gateway_of_a_run_has_the_limits_of_its_section(make_world: Any) -> None:  # noqa: F811
+    world = await make_limited(make_world, per_agent="1/hour")
     attempt = await world.attempt()
     await world.ask(attempt)
     async with world.post(world.headers(attempt)) as answer:
@@ -179,6 +185,26 @@ async def test_the_gateway_of_a_run_has_the_limits_of_its_section(make_world: An
         assert answer.headers["ratelimit"].startswith('"agent";r=0;t=')
     statuses = [call.status_code for call in await world.calls(attempt)]
     assert statuses == [200, 429]
+
+
+async def test_the_client_of_openai_waits_as_long_as_it_is_asked_to(make_world: Any) -> None:  # noqa: F811
+    world = await make_limited(make_world, per_agent="1/second")
+    attempt = await world.attempt()
+    client = openai.AsyncOpenAI(
+        base_url=f"{world.gateway.url}/v1",
+        api_key=world.gateway.attempt_key(attempt.rollout_id, attempt.id),
+        default_headers=world.headers(attempt),
+        max_retries=9,
+    )
+    async with client:
+        for text in ("one", "two"):
+            asked: Any = [{"role": "user", "content": text}]
+            answer = await client.chat.completions.create(model="m", messages=asked)
+            assert text in (answer.choices[0].message.content or "")
+    statuses = [call.status_code for call in await world.calls(attempt)]
+    assert statuses.count(200) == 2
+    assert 429 in statuses
+    assert statuses[-1] == 200
 
 
 async def test_the_dashboard_reads_how_limits_are_used(tmp_path: Path) -> None:
