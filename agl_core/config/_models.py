@@ -422,7 +422,7 @@ class RunConfig(_Config):
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
-        """The sections of plugins by name, such as ``events``. They change no result of the run."""
+        """The sections of plugins by name, such as ``events``. A resumed run may have others."""
         return dict(self.__pydantic_extra__)
 
     @field_validator("name")
