@@ -14,6 +14,7 @@ OWN = {
     "responses",
     "results",
     "rewards",
+    "tasks",
     "tracking",
     "tuning",
 }

@@ -391,8 +391,8 @@ def make_tracking(
         MissingExtraError: a package of a tracker or an event bus is not installed.
     """
     observers = plugins.registry("observers")
-    asked = [*(["trackers"] if config.trackers else []), *config.sections]  # some are of layers
-    sections = [each for each in asked if each in observers]
+    own = [name for name in config.sections if name in observers]  # others are of layers
+    sections = [*(["trackers"] if config.trackers else []), *own]
     made = [observers.create(each, config, plugins, describe) for each in sections]
     return sorted(made, key=lambda each: not getattr(each, "brings_checkpoints", False))
 

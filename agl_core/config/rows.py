@@ -85,6 +85,11 @@ def _rows(source: Any, readers: Readers, label: str) -> Iterable[Any]:
         ending = Path(text).suffix.lower()
         if ending in readers:
             return readers.create(ending, Path(text).expanduser(), label)
+        if is_row_file(text) and ending != ".py":
+            raise ConfigError(
+                f"{label}: no plugin reads files that end in {ending!r}; agl plugins lists the "
+                f"endings. An object is named module:attribute or file.py:attribute"
+            )
         source = load_object(text)
     rows: Any = source() if callable(source) else source
     return readers.create(_OBJECTS, rows, label) if _OBJECTS in readers else rows

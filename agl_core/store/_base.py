@@ -410,7 +410,9 @@ class BaseStore(ABC):
 
     def __check_open(self) -> None:
         if not self.__open:
-            raise StoreError("The store is closed: call open() first, and nothing after close()")
+            raise StoreError(
+                "The store is not open, or closed: call open() first, and nothing after close()"
+            )
         if os.getpid() != self.__process:
             raise StoreError(
                 f"The store was opened by process {self.__process}, and this process is a fork of "

@@ -126,7 +126,7 @@ def test_a_diagnosis_whose_extra_is_absent_is_left_out(tmp_path, monkeypatch):
 
     manager = PluginManager(environ={})
     manager.register(Diagnosing(), Source(name="mine"))
-    assert _Diagnosing(None, manager).diagnoses == [found_nothing]
+    assert _Diagnosing(None, manager, ()).diagnoses == [found_nothing]
 
 
 def found_nothing(record, adapted):

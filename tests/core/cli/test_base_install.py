@@ -63,10 +63,12 @@ for each in commands.registrations():
     # Fetching looks the name of a model up before it imports anything of the extra.
     if each.extra is None or (each.name == "fetch" and not HIDE_METADATA):
         continue
+    if ".--" in each.name:  # an option of another command
+        continue
     command = commands.resolve(each.name)
     arguments = ["." for part in command.params if isinstance(part, click.Argument)]
     print("asked:", each.name, each.extra, flush=True)
-    status = cli.main([each.name, *arguments], standalone_mode=False)
+    status = cli.main([*each.name.split('.'), *arguments], standalone_mode=False)
     print("status:", status, flush=True)
 """
 )
