@@ -66,6 +66,8 @@ for each in commands.registrations():
     if ".--" in each.name:  # an option of another command
         continue
     command = commands.resolve(each.name)
+    if isinstance(command, click.Group):  # alone it lists its commands
+        continue
     arguments = ["." for part in command.params if isinstance(part, click.Argument)]
     print("asked:", each.name, each.extra, flush=True)
     status = cli.main([*each.name.split('.'), *arguments], standalone_mode=False)
