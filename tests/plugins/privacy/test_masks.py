@@ -180,7 +180,7 @@ def test_errors_of_a_recognizer_do_not_quote_the_text(name: str, message: str) -
 def test_without_the_extra_any_number_with_a_plus_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agl_privacy._find.has_phonenumbers", lambda: False)
     assert Masker().text("+49 170 1234567, 202-555-0143") == "+** *** *******, 202-555-0143"
-    with pytest.raises(MissingExtraError, match=r"pip install 'agl-core\[privacy\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'agl-core\[privacy\]"):
         Masker(MaskOptions(regions=["US"]))
 
 
