@@ -218,13 +218,13 @@ class Mirror:
         if not waiting:
             return True
         try:
-            snapshot = self._run.directory / SNAPSHOT / waiting[0].name
-            unit = checkpoint_unit(waiting[0], snapshot, self._run.config)
+            snapshots = self._run.directory / SNAPSHOT
+            unit = checkpoint_unit(waiting[0], snapshots / waiting[0].name, self._run.config)
         except (OSError, AglError) as error:  # it was deleted, as newer ones were written
             _log.debug("Checkpoint %s is not mirrored: %s", waiting[0], error)
             return False
         self._put(remote, unit)
-        shutil.rmtree(snapshot, ignore_errors=True)
+        shutil.rmtree(snapshots, ignore_errors=True)  # before `flush` returns
         self._prune(remote)
         return False
 
