@@ -175,9 +175,9 @@ class GatewayServer:
         await self._server.stop()
         self._server = None
         self._attempts.close()
+        await self._recording.stop()
         for admission in self._endpoints.admissions:
             await admission.close()
-        await self._recording.stop()
 
     async def break_off(self) -> None:
         """Abort all running calls; clients that have received nothing get 503."""
