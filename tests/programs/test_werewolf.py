@@ -55,7 +55,8 @@ def sensible(body):
         return FakeReply(text="我是好人。")
     if "写 是 或 否" in asked:
         return FakeReply(text="<think>3号？</think>\n否")
-    first = re.search(r"：(\d+)", asked)[1]
+    offered = r"：(?:同伴|好人)?(\d+)"
+    first = (re.search(offered, asked) or re.search(offered, text_of(question(body))))[1]
     return FakeReply(text=f"想一想。\n{first}号")
 
 
@@ -152,7 +153,7 @@ def test_the_prompts_of_another_camp_and_of_the_tiny_model_are_short(program, en
     for messages in sent:
         system = text_of(messages[0]["content"])
         seat = int(re.search(r"你是(\d+)号", system)[1])
-        assert ("同伴" in text_of(messages[1]["content"])) == camps[seat]
+        assert ("备选：" in text_of(messages[1]["content"])) == camps[seat]
 
 
 def attempt_of(calls, mode="train"):
@@ -288,7 +289,7 @@ def test_two_steps_train_the_wolves_alone(tmp_path):
 
 
 def test_an_opponent_plays_some_seats_and_the_other_wolves_are_trained(tmp_path):
-    small = ("train.steps=1", "train.tasks_per_step=1", "algorithm.group_size=3")
+    small = ("train.steps=1", "train.tasks_per_step=1", "algorithm.group_size=8")
     done = train(tmp_path, "policies.opponent.share=0.3", *small)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
