@@ -135,8 +135,8 @@ def _proposed(request: Request) -> int | None:
     """Return whom a wolf was the first to propose to kill this night, if it may be killed."""
     if request.phase not in ("talk", "kill"):
         return None
-    told = [line.text for line in request.lines if _whispered(line, request.round)]
-    found = [int(seat[1]) for text in told if (seat := _KILLS.search(text))]
+    texts = [line.text for line in request.lines if _whispered(line, request.round)]
+    found = [int(seat[1]) for text in texts if (seat := _KILLS.search(text))]
     return next((seat for seat in found if seat in request.living), None)
 
 
