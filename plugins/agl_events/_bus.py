@@ -129,7 +129,8 @@ def make_bus(url: str, plugins: PluginManager, options: Mapping[str, Any] | None
 
 def _checked_scheme(url: str, registry: Registry) -> str:
     """Return the scheme of an address with a host and a valid port."""
-    known = [name.removeprefix(_KIND) for name in registry.names() if name.startswith(_KIND)]
+    found = (name.removeprefix(_KIND) for name in registry.names() if name.startswith(_KIND))
+    known = [name for name in found if name != "runner"]
     scheme = scheme_of(url).lower()
     if scheme not in known:
         shown = hidden(url) if "://" in url else url.rpartition("@")[2]

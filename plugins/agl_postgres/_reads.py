@@ -131,7 +131,7 @@ class Readings:
         self._threads.shutdown()
 
     def _read_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read until nobody waits."""
+        """Read until no query waits."""
         while True:
             with self._lock:
                 reads = self._waiting[:_MOST_TOGETHER]

@@ -108,7 +108,7 @@ class RedisBus:
 
     async def history(self, channels: Collection[str], limit: int) -> list[BusEvent]:
         with self._errors():
-            found: list[tuple[tuple[int, str], BusEvent]] = []
+            found: list[tuple[tuple[Any, ...], BusEvent]] = []
             for channel in await self._matching(channels):
                 entries: Any = await self._connected.xrevrange(self._key(channel), count=limit)
                 found += [(_order(id_, event), event) for id_, event in _events(entries)]
@@ -178,17 +178,19 @@ class RedisBus:
     async def _read(
         self, ask: Any, streams: dict[str, str], *member: str
     ) -> list[tuple[str, str, BusEvent | None]]:
-        """Return the new entries of streams, by channel and id; [] after a while."""
+        """Return the new entries of streams with channel and id, in order; [] after a while."""
         if member:
             answer = await ask(*member, streams, count=_COUNT, block=_BLOCK_MS)
         else:
             answer = await ask(streams, count=_COUNT, block=_BLOCK_MS)
         pairs: list[tuple[bytes, Any]] = _pairs(answer)
-        return [
+        found = [
             (self._channel(key), id_, event)
             for key, entries in pairs
             for id_, event in _events(entries, broken=True)
         ]
+        found.sort(key=lambda each: _order(*each[1:]))
+        return found
 
     async def _join(
         self, channels: Collection[str], group: str, joined: list[str], *, history: bool
@@ -360,6 +362,14 @@ def _events(entries: Any, *, broken: bool = False) -> list[tuple[str, Any]]:
     return found
 
 
-def _order(id_: str, event: BusEvent) -> tuple[int, str]:
-    """Return what orders events of several streams: the server's time, then the events' ids."""
-    return int(id_.partition("-")[0]), event.id
+def _order(id_: str, event: BusEvent | None) -> tuple[Any, ...]:
+    """Return what orders events of several streams: the server's time, then the run's numbers.
+
+    The clocks of the machines that publish may be wrong: they order only events without a number.
+    """
+    at, _, number = id_.partition("-")
+    if event is None:
+        return (int(at), "", "", 0, int(number), "")
+    run, sequence = event.metadata.get("run"), event.metadata.get("sequence")
+    counted = sequence if isinstance(sequence, int) else 0
+    return (int(at), str(run), event.service, counted, int(number), event.id)
