@@ -321,6 +321,7 @@ def test_the_shipped_model_has_learned_from_no_held_out_problem(load, monkeypatc
     tasks, made, problems = load("run_agent"), load("make_model"), load("problems")
     known = [problems.draw(random.Random("held-out")), problems.draw(random.Random(1))]
     assert known[0].question == tasks.held_out_tasks()[0].input["question"]
+    assert known[0].expression in made._held_out()
     drawn = iter(known)
     monkeypatch.setattr(problems, "draw", lambda _: next(drawn))
     assert made.drawn(random.Random(0)) is known[1]
