@@ -125,7 +125,7 @@ async def open_components(
         MissingTokensError: a trained policy's backend returns no token ids.
     """
     config, section = plan.config, plan.config.gateway
-    tls = None if section.url else tls_context(section.tls_cert, section.tls_key)
+    tls = tls_context(section.tls_cert, section.tls_key)
     policies = _policies(plan, training=training)
     phases = _phases(config, plan.plugins) if training else {}
     engine = await _engine(plan, phases, policies)
@@ -362,7 +362,7 @@ async def _gateway(
     section = plan.config.gateway
     gateway: Gateway
     if section.url is not None:
-        use = GatewayUse(deterministic=engine.trains, backend_host=section.backend_host)
+        use = GatewayUse(deterministic=engine.trains, backend_host=section.backend_host, tls=tls)
         gateway = remote_gateway(section.url, plan.plugins, use)
     else:
         options = GatewayOptions(

@@ -12,13 +12,7 @@ from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
-from agl_core.config import (
-    EngineOptions,
-    RewardConfig,
-    RunConfig,
-    StoreConfig,
-    TasksConfig,
-)
+from agl_core.config import EngineOptions, RewardConfig, RunConfig, StoreConfig, TasksConfig
 from agl_core.config.loader import check_options, validate
 from agl_core.config.policies import algorithm_phases, needs_tuner
 from agl_core.config.references import load_object

@@ -33,13 +33,7 @@ from agl_core.config import RunConfig
 from agl_core.config.loader import RESOLVED, without_secrets
 from agl_core.errors import ConfigError, TrainingError
 from agl_core.files import write_private
-from agl_core.interfaces import (
-    CreditedCall,
-    Engine,
-    Observer,
-    RunObserver,
-    TrackedRun,
-)
+from agl_core.interfaces import CreditedCall, Engine, Observer, RunObserver, TrackedRun
 from agl_core.plugins import PluginManager
 from agl_core.text import json_bytes
 from agl_core.training.checkpoint import (
@@ -263,7 +257,10 @@ class App:
         """
         config = with_store_apart(self._config, self._plugins)
         local = config.rollout.model_copy(update={"local": True})
-        gateway = config.gateway.model_copy(update={"url": None})
+        gateway = config.gateway
+        if gateway.url is not None:  # its certificate is for the engine's address
+            none = {"url": None, "tls_cert": None, "tls_key": None}
+            gateway = gateway.model_copy(update=none)
         apart = config.model_copy(update={"rollout": local, "gateway": gateway})
         directory = self._plan.directory / folder
         plan = replace(self._plan, config=apart, directory=directory)

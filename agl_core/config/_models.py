@@ -281,7 +281,8 @@ class GatewayConfig(_Config):
     port: NonNegativeInt = 0
     """0: one the system chooses."""
     tls_cert: str | None = None
-    """PEM file with a certificate for `host`, to serve ``https://``; clients have to trust it."""
+    """PEM file with a certificate for `host`, to serve ``https://``; clients have to trust it. With
+    `url`, one for `backend_host`: the gateway reaches the engine there by ``https://``."""
     tls_key: str | None = None
     """PEM file with its key; None: it is in `tls_cert`."""
     drain_timeout_s: PositiveFloat = 60.0

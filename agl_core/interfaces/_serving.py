@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -143,6 +144,8 @@ class GatewayUse:
     """Seed the calls of frozen policies too."""
     backend_host: str = "127.0.0.1"
     """Address of this machine under which the gateway reaches the engines of this process."""
+    tls: SSLContext | None = None
+    """TLS of the server there; None: it speaks plain HTTP."""
 
 
 class Gateway(Protocol):

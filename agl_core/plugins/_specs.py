@@ -144,8 +144,9 @@ class RegisterSpecs:
         The name is the section of the configuration that asks for it, such as ``trackers``; the
         registered options describe the section. `describe` returns the `TrackedRun`, once the run
         has its store's lease. One with a true attribute `brings_checkpoints` is entered before the
-        others, as it may bring the checkpoint that the run continues from. A name with a dot is what the observer before the dot uses, as that
-        observer states.
+        others, as it may bring the checkpoint that the run continues from. A name with a dot is
+        what the observer before the dot uses, as that observer states; ``<name>.runner`` is what
+        follows an ``agl runner``, ``factory(config, plugins)``.
         """
 
     @hookspec(historic=True)

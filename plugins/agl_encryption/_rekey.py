@@ -10,6 +10,7 @@ import msgspec
 from agl_stores import rollout_pages
 from msgspec.structs import replace
 
+from agl_core.errors import StoreError
 from agl_core.store import SPANS, BaseStore, Records, encode_span
 from agl_encryption._cipher import from_text, key_id
 from agl_encryption._records import key_of_span, keys_of_resources
@@ -83,6 +84,11 @@ class _Rekeying:
         self._active = keys.active if keys is not None and not everything else ""
 
     def resources(self, records: Records) -> Rekeyed:
+        if type(records).rewrite is Records.rewrite:
+            raise StoreError(
+                "This store cannot replace what it holds, so agl store rekey cannot encrypt it "
+                "again: copy its records by agl store copy, with the new key as the active one"
+            )
         fresh: list[Resources] = []
         latest = records.latest_version()
         for version in range(1, latest + 1):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agl_endpoints._client import is_address as is_address
     from agl_endpoints._client import reason as reason
     from agl_endpoints._client import sendable as sendable
+    from agl_endpoints._client import untrusted as untrusted
     from agl_endpoints._keys import is_loopback as is_loopback
     from agl_endpoints._keys import key_for as key_for
     from agl_endpoints._serve import openai_server as openai_server

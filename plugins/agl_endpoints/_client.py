@@ -89,6 +89,9 @@ class HttpClient:
         """
         if timeout_s is not None and type(error) is TimeoutError:
             return self._error(f"{self.shown(url)} did not answer within {timeout_s:.1f} s")
+        refused = untrusted(error)
+        if refused:
+            return self._error(f"{self.shown(url)} {refused}")
         return self._error(f"Cannot reach {self.shown(url)}: {reason(error)}. {self.advice()}")
 
     def shown(self, url: str) -> str:
@@ -140,6 +143,18 @@ def failures() -> tuple[type[Exception], ...]:
     from aiohttp import ClientError  # noqa: PLC0415
 
     return (OSError, ClientError)  # a TimeoutError is an OSError
+
+
+def untrusted(error: Exception) -> str:
+    """Return what is wrong with a server's certificate, and what to do; empty if it is no matter."""
+    from aiohttp import ClientConnectorCertificateError  # noqa: PLC0415
+
+    if not isinstance(error, ClientConnectorCertificateError):
+        return ""
+    return (
+        f"has a certificate that is not trusted ({error.certificate_error}): give the file of its "
+        f"authority by --ca, or in the environment variable SSL_CERT_FILE"
+    )
 
 
 def reason(error: Exception) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,12 +19,14 @@ from agl_core.text import json_bytes
 from agl_events._bus import Bus, make_bus
 from agl_events._event import BusEvent
 from agl_events._options import BusOptions, EventsOptions
-from agl_events._outbox import OUTBOX, EventOutbox
+from agl_events._outbox import OUTBOX, EventOutbox, OutboxInUseError, outboxes
 from agl_events._sender import WINDOW
 from agl_events._subscribe import subscribe
 
 T = TypeVar("T")
 
+_BUSY_S = 1.0
+"""Longest wait for an outbox that a process uses."""
 _PREFIX: str = BusOptions.model_fields["prefix"].default
 
 url_option: Any = click.option(
@@ -134,36 +137,46 @@ def clear(state: CliState, *, channels: tuple[str, ...], url: str, prefix: str, 
 @click.command()
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--url", help="Address of the event bus; that of the run when left out.")
+@click.option("--prefix", help="The run's events.prefix, where its configuration is not in RUN.")
 @plugin_option
 @debug_option
 @click.pass_obj
-def send(state: CliState, *, run: Path, url: str | None) -> None:
-    """Send the events that wait in the outbox of RUN, a run's directory."""
-    resolved, outbox = run / RESOLVED, run / OUTBOX
-    if not outbox.is_file():
+def send(state: CliState, *, run: Path, url: str | None, prefix: str | None) -> None:
+    """Send the events that wait in the outboxes of RUN, a run's directory.
+
+    Outboxes that a trainer or runner still uses are left out: it sends their events.
+    """
+    files = outboxes(run)
+    if not files:
         raise ConfigError(f"{run} has no outbox {OUTBOX}: name the directory of a run with events")
+    resolved = run / RESOLVED
     sections = load_config(resolved).sections if resolved.is_file() else {}
-    section = sections.get("events", {})
-    options = validate(EventsOptions, {**section, **({"url": url} if url else {})}, where="events")
+    given = {"url": url, "prefix": prefix}
+    section = {**sections.get("events", {}), **{key: each for key, each in given.items() if each}}
+    options = validate(EventsOptions, section, where="events")
     bus = make_bus(options.address(), state.plugins(), options.of_bus())
-    sent, outcomes = asyncio.run(_send(outbox, bus))
+    sent, outcomes, used = asyncio.run(_send(files, bus))
     lost = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     click.echo(f"{sent} events sent" + (f": {lost}" if lost else ""))
+    for file in used:
+        click.echo(f"{file} is in use by a process, which sends its events")
 
 
-async def _send(file: Path, bus: Bus) -> tuple[int, dict[str, int]]:
-    box = EventOutbox.open(file, most=1, most_bytes=1)
-    sent, outcomes = 0, dict[str, int]()
-    try:
-        async with _opened(bus):
-            while events := box.oldest(WINDOW):
-                for outcome in await bus.publish([event.message for event in events]):
-                    outcomes[outcome] = outcomes.get(outcome, 0) + 1
-                box.remove(events)
-                sent += len(events)
-    finally:
-        box.close()
-    return sent, outcomes
+async def _send(files: Sequence[Path], bus: Bus) -> tuple[int, Counter[str], list[Path]]:
+    sent, outcomes, used = 0, Counter[str](), list[Path]()
+    async with _opened(bus):
+        for file in files:
+            try:
+                box = EventOutbox.open(file, most=1, most_bytes=1, busy_s=_BUSY_S)
+            except OutboxInUseError:
+                used.append(file)
+                continue
+            with closing(box):
+                while events := box.oldest(WINDOW):
+                    outcomes.update(await bus.publish([event.message for event in events]))
+                    box.remove(events)
+                    sent += len(events)
+    return sent, outcomes, used
 
 
 def _with_bus(state: CliState, url: str, prefix: str, ask: Callable[[Bus], Awaitable[T]]) -> T:

@@ -32,7 +32,11 @@ class EventsOptions(BusOptions):
     """Environment variable with the address, read where `url` is empty, so that no password stands
     in a file."""
     service: str = Field(default="agl-core", min_length=1, max_length=200)
-    """`BusEvent.service` of the run's events."""
+    """`BusEvent.service` of the run's events; those of a runner in another process have
+    ``/runner/HOST/NUMBER`` after it."""
+    runners: bool = True
+    """Runners in other processes publish the events of their attempts; they need the library of
+    the bus and its address."""
     content: bool = False
     """Also send inputs, outputs, prompts and the texts of errors."""
     outbox_events: PositiveInt = 100_000

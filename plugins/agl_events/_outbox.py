@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import socket
 import sqlite3
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -24,11 +26,20 @@ _VERSION: Final = 1
 _APPLICATION: Final = 0x41474C45
 """``AGLE``: marks the file as an outbox."""
 _BUSY_S: Final = 5.0
+_BUSY_SHARED_S: Final = 0.05
+"""Wait for an outbox of a runner, of which there are others."""
+_MOST_RUNNERS: Final = 1_000
+"""Runners on a machine with outboxes in one directory."""
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9.\-]")
 _TABLES: Final = """\
 CREATE TABLE IF NOT EXISTS events (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL, channel TEXT NOT NULL, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
+
+
+class OutboxInUseError(ConfigError):
+    """Another process uses the outbox."""
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,19 +67,30 @@ class EventOutbox:
         """The greatest number of an event so far."""
 
     @classmethod
-    def open(cls, file: Path, *, most: int, most_bytes: int) -> EventOutbox:
+    def open(
+        cls, file: Path, *, most: int, most_bytes: int, busy_s: float | None = None
+    ) -> EventOutbox:
         """Open the file, or create it; a damaged one is renamed and replaced.
 
+        Args:
+            file: The outbox.
+            most: Events that it holds at most.
+            most_bytes: Bytes that they have at most.
+            busy_s: Longest wait for another process to end; None: 5 s.
+
         Raises:
-            ConfigError: the file has a later version, is not an outbox, is in use by another
-                process, or cannot be written.
+            OutboxInUseError: another process uses it.
+            ConfigError: the file has a later version, is not an outbox, or cannot be written.
         """
         make_private_directory(file.parent)
+        wait_s = _BUSY_S if busy_s is None else busy_s
         try:
             touch_private(file)
-            connection = _connect(file)
+            connection = _connect(file, wait_s)
         except sqlite3.OperationalError as error:
-            raise ConfigError(
+            used = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            kind = OutboxInUseError if used else ConfigError
+            raise kind(
                 f"Outbox {file} cannot be opened: {error}: end the other process that uses it, or "
                 f"make the file writable"
             ) from error
@@ -86,7 +108,7 @@ class EventOutbox:
                 damaged.name,
             )
             touch_private(file)
-            connection = _connect(file)
+            connection = _connect(file, wait_s)
         return cls(connection, most=most, most_bytes=most_bytes)
 
     def add(self, events: Iterable[Stored]) -> int:
@@ -148,8 +170,48 @@ class EventOutbox:
         self._connection.close()
 
 
-def _connect(file: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(file, timeout=_BUSY_S, isolation_level=None)
+def runner_outbox(directory: Path, number: int) -> Path:
+    """Return the file of an outbox of this machine's runners."""
+    return directory / f"events.{host()}.{number}.db"
+
+
+def outboxes(directory: Path) -> list[Path]:
+    """Return the outboxes in a run's directory: the trainer's, and those of runners."""
+    runners = sorted(each for each in directory.glob("events.*.db") if each.is_file())
+    return [each for each in (directory / OUTBOX,) if each.is_file()] + runners
+
+
+def open_free(directory: Path, *, most: int, most_bytes: int) -> tuple[int, EventOutbox]:
+    """Open the first outbox of this machine's runners that no other process uses.
+
+    A runner that starts after one was killed so gets the events that the other one left.
+
+    Returns:
+        The number of the outbox, from 1, and the outbox.
+
+    Raises:
+        ConfigError: as for `EventOutbox.open`, or all are in use.
+    """
+    for number in range(1, _MOST_RUNNERS + 1):
+        file = runner_outbox(directory, number)
+        try:
+            box = EventOutbox.open(file, most=most, most_bytes=most_bytes, busy_s=_BUSY_SHARED_S)
+        except OutboxInUseError:
+            continue
+        return number, box
+    raise OutboxInUseError(
+        f"All {_MOST_RUNNERS} outboxes of runners in {directory} are in use: give runners "
+        f"directories of their own"
+    )
+
+
+def host() -> str:
+    """Return the name of this machine as part of a file's name."""
+    return _NO_NAME.sub("_", socket.gethostname())[:100] or "host"
+
+
+def _connect(file: Path, busy_s: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(file, timeout=busy_s, isolation_level=None)
     try:
         # One process at a time: two would send every event twice.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")

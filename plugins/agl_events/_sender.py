@@ -23,7 +23,7 @@ from agl_core.errors import AglError, ConfigError, StoreError
 from agl_core.text import escaped
 from agl_events._bus import Bus, BusError, Message, hidden
 from agl_events._event import BusEvent, encode
-from agl_events._outbox import EventOutbox, Stored
+from agl_events._outbox import EventOutbox, Stored, host, open_free
 
 _log = logging.getLogger(__name__)
 
@@ -62,16 +62,27 @@ class EventSender:
     or the disk is full), ``events_cut``, ``events_unroutable``, ``events_refused``.
     """
 
-    def __init__(self, file: Path, make_bus: Callable[[], Bus], limits: OutboxLimits) -> None:
+    def __init__(
+        self,
+        file: Path,
+        make_bus: Callable[[], Bus],
+        limits: OutboxLimits,
+        *,
+        of_runner: bool = False,
+    ) -> None:
         """Configure the sender without starting it.
 
         Args:
-            file: The outbox.
+            file: The outbox; of runners, the directory of their outboxes.
             make_bus: Makes the bus, in the thread.
             limits: How much is kept.
+            of_runner: Use the first outbox of this machine's runners that is free.
         """
         self._file, self._make_bus, self._limits = file, make_bus, limits
-        self._states = ServiceLog(file.parent, "events")
+        self._of_runner = of_runner
+        self.process = ""
+        """``runner/HOST/NUMBER`` once a runner's outbox is open; no two processes at a time have
+        the same."""
         self._lock = threading.Lock()
         self._queue: deque[tuple[int, BusEvent]] = deque()
         self._counts: Counter[str] = Counter()
@@ -168,8 +179,7 @@ class EventSender:
                 self._ended.set_result(0)
 
     async def _serve(self, connect_s: float) -> None:
-        limits = self._limits
-        outbox = EventOutbox.open(self._file, most=limits.events, most_bytes=limits.size)
+        outbox = self._open_outbox()
         self._wake, self._written, self._ending = asyncio.Event(), asyncio.Event(), asyncio.Event()
         try:
             with self._lock:
@@ -181,6 +191,16 @@ class EventSender:
             self._states.write(partial(self._state, outbox), last=True)
             outbox.close()
         self._ended.set_result(waiting)
+
+    def _open_outbox(self) -> EventOutbox:
+        limits = self._limits
+        if not self._of_runner:
+            self._states = ServiceLog(self._file.parent, "events")
+            return EventOutbox.open(self._file, most=limits.events, most_bytes=limits.size)
+        number, outbox = open_free(self._file, most=limits.events, most_bytes=limits.size)
+        self.process = f"runner/{host()}/{number}"
+        self._states = ServiceLog(self._file, f"events.{host()}.{number}")
+        return outbox
 
     async def _deliver(self, outbox: EventOutbox, bus: Bus, connect_s: float) -> None:
         tasks: list[asyncio.Task[None]] = []
@@ -250,7 +270,8 @@ class EventSender:
             "written": outbox.last,
             **self.losses(),
         }
-        return ServiceState(title="Events", facts=facts)
+        title = f"Events of {self.process}" if self.process else "Events"
+        return ServiceState(title=title, facts=facts)
 
     def _encoded(self, event: BusEvent) -> tuple[bytes, bool]:
         try:

@@ -14,6 +14,11 @@ def agl_register_observers(register: Register) -> None:
         config="agl_events._options:EventsOptions",
         summary="publishes what happens in a run to an event bus, through an outbox on disk",
     )
+    register(
+        "events.runner",
+        "agl_events._observer:make_runner_observer",
+        summary="publishes the attempts of a runner in a process of its own",
+    )
 
 
 @hookimpl

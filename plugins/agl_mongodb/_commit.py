@@ -37,10 +37,10 @@ class Committer:
 
     With transactions, all changes of an operation take effect or none. Without, they are written in
     this order: spans; the check that their attempts still run; resources; new rollouts; changed
-    rollouts, each with its attempts in one document; the lead; deletions of spans. A conflict takes
-    back what was written. A crash in between leaves spans of attempts that are running, or some of
-    several rollouts changed, each of them wholly: rollouts that were claimed and not received are
-    queued again when their leases end.
+    rollouts, each with its attempts in one document; the lead; records in another form; deletions
+    of spans. A conflict takes back what was written. A crash in between leaves spans of attempts
+    that are running, or some of several rollouts changed, each of them wholly: rollouts that were
+    claimed and not received are queued again when their leases end.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Committer:
         while True:
             try:
                 if changes.written():
-                    changes.delete(None)
+                    changes.finish(None)
                     return
                 changes.undo()
             except PyMongoError as error:
@@ -211,7 +211,7 @@ class Changeset:
                 raise Conflict
         if self._changes.lead_saved:
             self._write_lead(session)
-        self.delete(session)
+        self.finish(session)
 
     def _new_documents(self) -> list[Document]:
         return [
@@ -224,7 +224,7 @@ class Changeset:
 
         The check is a write, so that of two transactions one waits for the other.
         """
-        for attempt_id in self._changes.spans_added:
+        for attempt_id in {**self._changes.spans_added, **self._changes.spans_replaced}:
             owner = self._changes.owner(attempt_id)
             if owner is None or owner.rollout_id in self._changes.changed:
                 continue
@@ -264,13 +264,33 @@ class Changeset:
         if not done:
             raise Conflict
 
-    def delete(self, session: ClientSession | None) -> None:
-        """Delete spans, which may be repeated."""
-        for piece in pieces([key(one) for one in self._changes.spans_dropped]):
+    def finish(self, session: ClientSession | None) -> None:
+        """Replace records by another form of them and delete spans, which may be repeated."""
+        for version, resources in self._changes.resources_rewritten.items():
+            change = {"$set": {"body": encode(resources), "write": self._id}}
+            self._in.resources.update_one({"_id": version}, change, session=session)
+        replaced = [
+            UpdateOne({"attempt": key(attempt_id), "id": key(one)}, {"$set": {"body": blob}})
+            for attempt_id, spans in self._changes.spans_replaced.items()
+            for one, blob in spans.items()
+        ]
+        for piece in pieces(replaced, _SPANS_PER_WRITE):
+            self._in.spans.bulk_write(piece, ordered=False, session=session)
+        self._delete(session)
+
+    def _delete(self, session: ClientSession | None) -> None:
+        dropped = self._changes.spans_dropped
+        whole = [key(one) for one, spans in dropped.items() if spans is None]
+        for piece in pieces(whole):
             self._in.spans.delete_many({"attempt": {"$in": piece}}, session=session)
+        for attempt_id, spans in dropped.items():
+            kept = self._changes.spans_replaced.get(attempt_id, {}).keys()
+            for piece in pieces([key(one) for one in (spans or set()) - kept]):
+                wanted = {"attempt": key(attempt_id), "id": {"$in": piece}}
+                self._in.spans.delete_many(wanted, session=session)
 
     def written(self) -> bool:
-        """Return whether all but deletions took effect."""
+        """Return whether all but what `finish` repeats took effect."""
         changes = self._changes
         return (
             self._count(self._in.rollouts, [key(one) for one in changes.changed])

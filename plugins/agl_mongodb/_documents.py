@@ -58,6 +58,8 @@ class RolloutDocument:
     """The write that the document had when it was read; None if it is new."""
     attempts: dict[str, AttemptDocument] = field(default_factory=dict[str, AttemptDocument])
     reserved: bool = False
+    rewritten: bool = False
+    """Whether `body` is not that of the document."""
 
     @classmethod
     def of(cls, document: Document) -> RolloutDocument:
@@ -100,6 +102,8 @@ class RolloutDocument:
             "attempts": [one.document(known) for known, one in self.attempts.items()],
             "reserved_until": 0.0,
         }
+        if self.rewritten:
+            fields["body"] = self.body
         return {**fields, "due_at": self.due_at} if self.running else fields
 
 
@@ -129,9 +133,12 @@ class Documents(Records):
         self.changed: dict[str, RolloutDocument] = {}
         self.spans_added: dict[str, dict[str, bytes]] = {}
         """New spans by attempt."""
-        self.spans_dropped: list[str] = []
-        """Attempts whose spans are deleted."""
+        self.spans_replaced: dict[str, dict[str, bytes]] = {}
+        """Spans of the database that get another body, by attempt."""
+        self.spans_dropped: dict[str, set[str] | None] = {}
+        """Spans of the database that are deleted, by attempt; None for all of the attempt."""
         self.resources_added: dict[int, Resources] = {}
+        self.resources_rewritten: dict[int, Resources] = {}
         self.lead_saved = False
 
     @property
@@ -144,7 +151,7 @@ class Documents(Records):
     def empty(self) -> bool:
         """Whether there is nothing to write."""
         parts = (self.changed, self.spans_added, self.spans_dropped, self.resources_added)
-        return not any(parts) and not self.lead_saved
+        return not any(parts) and not self.resources_rewritten and not self.lead_saved
 
     def row(self, rollout_id: str) -> RolloutDocument:
         self._load_missing([rollout_id])
@@ -258,6 +265,14 @@ class Documents(Records):
         row.status, row.consumed = rollout.status.value, rollout.consumed
         self.changed[rollout.id] = row
 
+    def rewrite(self, record: Rollout | Resources) -> None:
+        if isinstance(record, Resources):
+            self.resources_rewritten[record.version] = record
+            return
+        row = self.row(record.id)
+        row.body, row.rewritten = encode(record), True
+        self.changed[row.id] = row
+
     def save_attempt(self, attempt: Attempt, *, due_at: float, digest: bytes = b"") -> None:
         row = self.row(attempt.rollout_id)
         running = not attempt.status.final
@@ -274,11 +289,23 @@ class Documents(Records):
 
     def _known(self, attempt_id: str, ids: Collection[str]) -> set[str]:
         """Return those of the ids that the attempt has."""
-        known = self.spans_added.get(attempt_id, {}).keys() & set(ids)
+        known = self._written(attempt_id).keys() & set(ids)
+        if attempt_id not in self.spans_dropped:
+            known |= self._stored(attempt_id, ids)
+        return known
+
+    def _written(self, attempt_id: str) -> dict[str, bytes]:
+        """Return the spans of an attempt that this write adds or replaces."""
+        changes = (self.spans_replaced, self.spans_added)
+        return {known: blob for each in changes for known, blob in each.get(attempt_id, {}).items()}
+
+    def _stored(self, attempt_id: str, ids: Collection[str]) -> set[str]:
+        """Return those of the ids that the database has for the attempt."""
+        stored: set[str] = set()
         for piece in pieces([key(one) for one in ids]):
             wanted = {"attempt": key(attempt_id), "id": {"$in": piece}}
-            known |= {unkey(each["id"]) for each in self._in.spans.find(wanted, {"id": 1})}
-        return known
+            stored |= {unkey(each["id"]) for each in self._in.spans.find(wanted, {"id": 1})}
+        return stored
 
     def known_spans(self, attempt_id: str, ids: Sequence[str]) -> int:
         known = self._known(attempt_id, set(ids))
@@ -290,36 +317,51 @@ class Documents(Records):
         for span_id, blob in spans:
             if span_id not in known:
                 fresh.setdefault(span_id, blob)
-        if fresh:
-            self.spans_added.setdefault(attempt_id, {}).update(fresh)
+        replaced = self._replaceable(attempt_id).intersection(fresh)
+        for span_id, blob in fresh.items():
+            change = self.spans_replaced if span_id in replaced else self.spans_added
+            change.setdefault(attempt_id, {})[span_id] = blob
         return len(fresh)
+
+    def _replaceable(self, attempt_id: str) -> set[str]:
+        """Return the spans that `drop_spans` deletes unless spans with their ids are added.
+
+        Only those that are in the database now: another process may add spans meanwhile.
+        """
+        if attempt_id not in self.spans_dropped:
+            return set()
+        dropped = self.spans_dropped[attempt_id]
+        if dropped is None:
+            found = self._in.spans.find({"attempt": key(attempt_id)}, {"id": 1})
+            dropped = self.spans_dropped[attempt_id] = {unkey(each["id"]) for each in found}
+        return dropped
 
     def spans(self, rollout_ids: Sequence[str], attempt_id: str | None) -> Iterator[list[bytes]]:
         self._load_missing(rollout_ids)
         rows = [self._rows[one] for one in sorted(set(rollout_ids)) if one in self._rows]
         attempts = [one for row in rows for one in row.attempts if attempt_id in (None, one)]
         for piece in pieces(attempts, _MOST_IDS // 10):
-            blobs: dict[str, list[bytes]] = {
-                one: list(self.spans_added.get(one, {}).values()) for one in piece
-            }
-            wanted = {"attempt": {"$in": [key(one) for one in piece]}}
+            blobs = {one: list(self._written(one).values()) for one in piece}
+            kept = [key(one) for one in piece if one not in self.spans_dropped]
+            wanted = {"attempt": {"$in": kept}}
             for document in self._in.spans.find(wanted, {"attempt": 1, "body": 1}):
                 blobs[unkey(document["attempt"])].append(document["body"])
             yield from blobs.values()
 
     def drop_spans(self, rollout_ids: Sequence[str]) -> None:
         for rollout_id in rollout_ids:
-            attempts = list(self.row(rollout_id).attempts)
-            self.spans_dropped += attempts
-            for attempt_id in attempts:
+            for attempt_id in self.row(rollout_id).attempts:
+                self.spans_dropped[attempt_id] = None
                 self.spans_added.pop(attempt_id, None)
+                self.spans_replaced.pop(attempt_id, None)
 
     def add_resources(self, resources: Resources) -> None:
         self.resources_added[resources.version] = resources
 
     def resources(self, version: int) -> Resources | None:
-        if version in self.resources_added:
-            return RESOURCES.decode(encode(self.resources_added[version]))
+        changes = {**self.resources_added, **self.resources_rewritten}
+        if version in changes:
+            return RESOURCES.decode(encode(changes[version]))
         found = self._in.resources.find_one({"_id": version})
         return None if found is None else RESOURCES.decode(found["body"])
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agl_remote._gateway_client import RemoteGateway as RemoteGateway
     from agl_remote._gateway_control import GatewayControl as GatewayControl
     from agl_remote._options import HttpStoreOptions as HttpStoreOptions
+    from agl_remote._runner import RunnerObserver as RunnerObserver
     from agl_remote._store_client import HttpStore as HttpStore
     from agl_remote._store_server import StoreServer as StoreServer
 else:

@@ -7,6 +7,7 @@ import hmac
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ssl import SSLContext
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -111,7 +112,7 @@ class RemoteGateway:
         self._trainer = new_id("trainer")
         self._number = 0
         self._services: dict[str, ServedPolicy] = {}
-        self._backends = BackendServer(use.backend_host)
+        self._backends = BackendServer(use.backend_host, tls=use.tls)
         self._paused = False
         self._informed = ""
         """The instance that has the current desired state."""
@@ -191,8 +192,8 @@ class RemoteGateway:
             if self._services[policy].endpoint.api_key != self._backends.key:
                 raise
             raise EngineError(
-                f"{error} The gateway at {self.url} has to reach this process there: set "
-                f"gateway.backend_host to an address of this machine"
+                f"{error} The gateway at {self.url} has to reach this process there: "
+                f"{self._backends.advice}"
             ) from error
         service = self._services[policy]
         self._services[policy] = msgspec.structs.replace(service, logprobs=found.logprobs)
@@ -319,21 +320,31 @@ class BackendServer:
     The server never closes the backends; its caller does.
     """
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, host: str = "127.0.0.1", *, tls: SSLContext | None = None) -> None:
         """Create a server that does not listen yet.
 
         Args:
             host: Address of this machine that the gateway can reach; the system chooses the port.
+            tls: Settings of TLS, with a certificate for `host`; None: it speaks plain HTTP.
         """
         self.key = fresh_key()
         """Bearer token that the gateway must send."""
         self._host = host
+        self._tls = tls
         self._bearer = f"Bearer {self.key}".encode()
         self._backends: dict[bytes, Backend] = {}
         self._counting: dict[bytes, Backend] = {}
         self._answering = Answering("The trainer, which has the engine, is ending")
         self._server: GuestServer | None = None
         self._url = ""
+
+    @property
+    def advice(self) -> str:
+        """What the user should set if the gateway cannot reach this server."""
+        advice = "set gateway.backend_host to an address of this machine"
+        if self._tls is None:
+            return advice
+        return f"{advice} that gateway.tls_cert names, and start agl gateway with --ca FILE"
 
     async def start(self) -> None:
         """Start to listen; idempotent.
@@ -345,9 +356,12 @@ class BackendServer:
             return
         listener = bind(self._host, 0)
         self._answering.begin()
-        self._server = GuestServer(self._app)
+        self._server = GuestServer(self._app, tls=self._tls)
         await self._server.start(listener)
         self._url = address_of(listener)
+        if self._tls is not None:  # a certificate may be for a name, which is an address by now
+            host = f"[{self._host}]" if ":" in self._host else self._host
+            self._url = f"https://{host}:{self._url.rpartition(':')[2]}"
 
     async def stop(self) -> None:
         """Abort running answers and close the socket; idempotent."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
-from agl_endpoints import HttpClient, failures, is_address, reason, sendable
+from agl_endpoints import HttpClient, failures, is_address, reason, sendable, untrusted
 
 from agl_core import errors
 from agl_core.clocks import monotonic, wall
@@ -235,7 +235,7 @@ class Peer:
         return error
 
     async def _send(self, method: str, body: bytes, tried: Mapping[str, str]) -> bytes:
-        from aiohttp import ClientConnectorCertificateError, ClientTimeout  # noqa: PLC0415
+        from aiohttp import ClientTimeout  # noqa: PLC0415
 
         timeout = ClientTimeout(sock_connect=_CONNECT_S, sock_read=_SILENCE_S)
         headers = {**self._headers, **tried}
@@ -248,13 +248,9 @@ class Peer:
                 reached = response.status == _OK
                 self.skew.measure(response.headers.get(HEADER_TIME), asked=asked)
                 raw = await response.read()
-        except ClientConnectorCertificateError as error:
-            raise ConfigError(
-                f"The {self._what} at {self.url} has a certificate that is not trusted "
-                f"({error.certificate_error}): give the file of its authority by --ca, or in the "
-                f"environment variable SSL_CERT_FILE"
-            ) from error
         except failures() as error:
+            if refused := untrusted(error):
+                raise ConfigError(f"The {self._what} at {self.url} {refused}") from error
             raise _Away(reason(error), reached=reached) from error
         if response.status != _OK:
             if response.status >= _BROKEN or response.status in _BUSY:

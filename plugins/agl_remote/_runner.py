@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
+from typing import Protocol
 
 from agl_core.app import (
     check_apart,
@@ -21,10 +22,23 @@ from agl_core.plugins import PluginManager
 from agl_core.runner import Runner, RunnerOptions
 from agl_core.serving import withheld_key
 from agl_core.tracing import attach
-from agl_core.types import Attempt, Rollout, Span
+from agl_core.types import Attempt, Losses, Rollout, Span
 
 ReportProgress = Callable[[int, Mapping[str, int]], None]
 """Takes the number of ended attempts and the losses by cause."""
+
+
+class RunnerObserver(Protocol):
+    """What follows a runner, for a section of the configuration."""
+
+    @property
+    def losses(self) -> Losses:
+        """What it failed to take, by cause; read after every attempt and at the end."""
+        ...
+
+    def following(self) -> AbstractAsyncContextManager[None]:
+        """Return the context that holds while attempts may run; entered once."""
+        ...
 
 
 async def serve_runner(
@@ -61,6 +75,8 @@ async def _serve(
     gateway_url = check_apart(config, plugins)
     agent = make_agent(config, None)
     scorer = make_scorer(config, plugins, None)
+    observers = _observers(config, plugins)
+    counts = _Counts(plugins, report, observers)
     plugins.observe("agl_config_resolved", config=config)
     async with AsyncExitStack() as stack:
         store = make_store(config, plugins, Path(config.directory) / config.name)
@@ -69,8 +85,10 @@ async def _serve(
         gateway = remote_gateway(gateway_url, plugins)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
+        stack.callback(counts.report)
+        for observer in observers:
+            await stack.enter_async_context(observer.following())
         stack.callback(attach(integrations=make_integrations(plugins)).detach)
-        counts = _Counts(plugins, report)
         options = RunnerOptions(
             concurrency=config.rollout.concurrency,
             outside=True,
@@ -79,18 +97,25 @@ async def _serve(
             on_finished=counts.finished,
         )
         counts.runner = runner = Runner(store, gateway, agent, scorer, options)
-        try:
-            await runner.run(asyncio.Event())
-        finally:
-            counts.report()
+        await runner.run(asyncio.Event())
+
+
+def _observers(config: RunConfig, plugins: PluginManager) -> list[RunnerObserver]:
+    """Make what sections have follow a runner: ``<section>.runner`` of the observers."""
+    registry = plugins.registry("observers")
+    names = [name for section in config.sections if (name := f"{section}.runner") in registry]
+    made: list[RunnerObserver | None] = [registry.create(name, config, plugins) for name in names]
+    return [each for each in made if each is not None]
 
 
 class _Counts:
     """Calls the observe hooks for attempts, and `report` with the number of ended attempts."""
 
-    def __init__(self, plugins: PluginManager, report: ReportProgress) -> None:
+    def __init__(
+        self, plugins: PluginManager, report: ReportProgress, observers: Sequence[RunnerObserver]
+    ) -> None:
         self._observe = plugins.observe
-        self._report = report
+        self._report, self._observers = report, observers
         self._ended = 0
         self.runner: Runner | None = None
 
@@ -103,5 +128,10 @@ class _Counts:
         self.report()
 
     def report(self) -> None:
-        lost = dict(self.runner.losses.counts) if self.runner is not None else {}
-        self._report(self._ended, lost)
+        if self.runner is None:
+            return
+        lost = Losses()
+        lost.merge(self.runner.losses)
+        for observer in self._observers:
+            lost.merge(observer.losses)
+        self._report(self._ended, lost.counts)

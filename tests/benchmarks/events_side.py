@@ -11,7 +11,7 @@ from typing import Any
 
 import spans
 from agl_events import BusOptions, Message
-from agl_events._observer import EventsObserver
+from agl_events._observer import EventsObserver, Publisher
 from agl_events._options import EventsOptions
 from store_ours import opened, rollout, spans_of
 from worker import serve
@@ -42,11 +42,10 @@ async def lifecycle(rollouts: int, workers: int, directory: str, events: bool) -
     left, tokens = iter(range(rollouts)), cycle(spans.tokens(10 * spans.ROLLOUT_SPANS))
     run = Path(directory) / new_id("run")
     bus = NearBus("", BusOptions())
+    config, options = RunConfig(), EventsOptions(url="near://bus")
+    publisher = Publisher(config, options, lambda: bus)  # type: ignore[arg-type, return-value]
     observer = EventsObserver(
-        RunConfig(),
-        EventsOptions(url="near://bus"),
-        lambda: bus,  # type: ignore[arg-type]
-        lambda: TrackedRun(name="bench", directory=run, config={}),
+        config, publisher, lambda: TrackedRun(name="bench", directory=run, config={})
     )
 
     async def work(store: Any, following: Any) -> None:

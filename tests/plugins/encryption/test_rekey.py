@@ -133,8 +133,10 @@ async def test_a_store_that_cannot_replace_records_says_so() -> None:
     store = MemoryStore()
     await store.open()
     await encrypted(store).enqueue([Rollout(id="ro_1", task=Task(id="t", input=1), run_id="r")])
-    with pytest.raises(StoreError, match="cannot replace"):
+    with pytest.raises(StoreError, match="cannot replace what it holds"):
         await rekey(store, sealing(BOTH))
+    (found,) = await encrypted(store).rollouts(RolloutQuery())
+    assert found.task.input == 1
     await store.close()
 
 

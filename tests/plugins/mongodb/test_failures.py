@@ -137,7 +137,7 @@ class _DiedError(Exception):
 async def test_a_crash_within_a_write_leaves_whole_rollouts(options, store, collections, step):
     """Without transactions, a write stops between two collections."""
     claim = await begin(store, limits=Limits(max_attempts=2))
-    done = {"spans": "_check_running", "resources": "_new_documents", "rollouts": "delete"}[step]
+    done = {"spans": "_check_running", "resources": "_new_documents", "rollouts": "finish"}[step]
 
     def work(records):
         records.add_spans(claim.attempt.id, [("sp", b"\x80")])
