@@ -3,8 +3,8 @@
 Qwen2's architecture with some 700,000 weights. It learns the forms of the answers from games of
 scripted players, whose wolves hardly know what is good for them. Works offline, in some minutes.
 
-Where such a wolf names a seat, the model learns the probabilities of all seats instead of the one
-that was drawn: so it learns which seats are offered, in fewer examples.
+Where such a wolf names a seat, the model learns the probabilities of both seats that the prompt
+gives instead of the one that was drawn.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from transformers import (
     Qwen2Tokenizer,
 )
 from werewolf.asking import Player, Request, Watcher
-from werewolf.forms import Form, UnclearAnswerError, read
+from werewolf.forms import MATE, OTHER, Form, UnclearAnswerError, read
 from werewolf.game import play
-from werewolf.prompts import BRIEF, system, user
+from werewolf.prompts import BRIEF, called, system, user
 from werewolf.rules import SEATS, Role, camp
 from werewolf.scripted import Novice, Villager
 
 _LOG = logging.getLogger(__name__)
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-NUMBERS = ("10", "11", "12")
-"""Seats of two digits, each one token."""
+WORDS = ("10", "11", "12", *(f"{camp}{seat}" for camp in (MATE, OTHER) for seat in range(1, 13)))
+"""Seats of two digits, and seats after the word for their camp, each one token."""
 VOCAB, CONTEXT = 512, 1024
-GAMES, STEPS, BATCH, WARMUP, LR = 240, 1200, 24, 40, 3e-3
-DRILLS = 0.5
-"""Share of a batch that is drills: any seats are offered, and any of these is the answer."""
+GAMES, STEPS, BATCH, WARMUP, LR = 120, 600, 24, 40, 3e-3
+DRILLS = 0.6
+"""Share of a batch that is drills: questions about random seats."""
 QUESTIONS = (
     "放逐谁？",
     "警长投给谁？",
@@ -53,6 +53,7 @@ QUESTIONS = (
     "是否开枪，打谁？",
     "警徽交给谁？无表示撕掉。",
 )
+TALK = "与同伴商量今夜杀谁，是否同意现在的目标？"
 PROMPT_WEIGHT = 0.02
 """Loss weight of a prompt's token; an answer's token has weight 1."""
 
@@ -96,25 +97,27 @@ def examples(first: int, count: int) -> list[Example]:
 
 
 def drill(chance: random.Random) -> Example:
-    """Return a question about random seats, and a random one of them or none."""
+    """Return a question about random seats with an answer; one in three is the talk at night."""
     living = sorted(chance.sample(SEATS, chance.randint(4, len(SEATS))))
-    most = chance.choice((3, len(living)))
-    options = sorted(chance.sample(living, chance.randint(1, most)))
+    options = sorted(chance.sample(living, chance.randint(1, len(living))))
     seat, *others = chance.sample(SEATS, 4)
+    question, form = chance.choice(QUESTIONS), Form.SEAT_OR_NONE
+    if chance.random() < 1 / 3:
+        question, form = TALK, Form.SPEECH_YES_NO
     request = Request(
         seat=seat,
         role=chance.choice((Role.WOLF, Role.WOLF_KING)),
         mates=tuple(sorted((seat, *others))),
         round=chance.randint(1, 6),
         phase="drill",
-        question=chance.choice(QUESTIONS),
-        form=Form.SEAT_OR_NONE,
+        question=question,
+        form=form,
         options=tuple(options),
         living=tuple(living),
         sheriff=None,
         lines=(),
     )
-    return request, str(chance.choice(options))
+    return request, Novice(chance.random()).say(request)
 
 
 def messages(request: Request) -> list[dict[str, str]]:
@@ -141,8 +144,8 @@ def make_tokenizer(given: list[Example]) -> Qwen2Tokenizer:
     texts = ["system\n", "user\n", "assistant\n"]
     for request, answer in given:
         texts += [*(message["content"] for message in messages(request)), answer]
-    tokenizer = blank.train_new_from_iterator(texts, vocab_size=VOCAB - len(NUMBERS))
-    tokenizer.add_tokens(list(NUMBERS))
+    tokenizer = blank.train_new_from_iterator(texts, vocab_size=VOCAB - len(WORDS))
+    tokenizer.add_tokens(list(WORDS))
     template = files("agl_demo") / "chat_template.jinja"
     tokenizer.chat_template = template.read_text(encoding="utf-8")
     return tokenizer
@@ -185,7 +188,7 @@ def make(directory: Path, *, seed: int = 0, steps: int = STEPS, games: int = GAM
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step % 50 == 0:
+        if step % 25 == 0:
             _LOG.info("step %d  loss %.3f", step, loss.item())
     model.eval().to(torch.bfloat16).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
@@ -216,14 +219,19 @@ class _Draw:
 def _row(tokenizer: Any, request: Request, answer: str) -> Row:
     prompt = _prompt(tokenizer, request)
     said = tokenizer(answer)["input_ids"]
-    token = {seat: tokenizer.convert_tokens_to_ids(str(seat)) for seat in SEATS}
-    odds = {token[seat]: chance for seat, chance in Novice("").odds(request).items()}
-    if request.form is Form.SEAT_OR_NONE:
-        odds = {each: chance * (1 - Novice.DECLINES) for each, chance in odds.items()}
-        odds[tokenizer.convert_tokens_to_ids(tokenizer.tokenize("无"))[0]] = Novice.DECLINES
+    odds = _odds(tokenizer, request)
     places = [at for at, each in enumerate(said) if each in odds]
     ids = [*prompt, *said, tokenizer.eos_token_id]
     return Row(ids, len(prompt), {len(prompt) + at: odds for at in places})
+
+
+def _odds(tokenizer: Any, request: Request) -> dict[int, float]:
+    """Return the probabilities of the seats that may be named; empty where none is asked for."""
+    if request.form in (Form.SPEECH, Form.YES_NO):
+        return {}
+    odds = Novice("").odds(request)
+    named = {seat: called(seat, request.mates) for seat in odds}
+    return {tokenizer.convert_tokens_to_ids(named[seat]): odds[seat] for seat in odds}
 
 
 def _prompt(tokenizer: Any, request: Request) -> list[int]:

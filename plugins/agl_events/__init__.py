@@ -2,7 +2,8 @@
 
 `_facts` has the data of every event and `_event` their form. `_observer` makes an event of all that
 a run reports to its plugins, `_outbox` keeps them on disk, `_sender` delivers them to a `Bus`. `_subscribe`
-is for those who read them. Plugins that connect to a bus register it as ``events.<scheme>``.
+is for those who read them. Plugins that connect to a bus register it as ``events.<scheme>``; `_tls` is for
+those whose bus speaks TLS.
 """
 
 from __future__ import annotations
@@ -26,5 +27,8 @@ if TYPE_CHECKING:
     from agl_events._subscribe import Subscription as Subscription
     from agl_events._subscribe import handle as handle
     from agl_events._subscribe import subscribe as subscribe
+    from agl_events._tls import check_authorities as check_authorities
+    from agl_events._tls import distrust as distrust
+    from agl_events._tls import tls_hint as tls_hint
 else:
     __getattr__, __dir__, __all__ = late(__name__)

@@ -18,6 +18,7 @@ from agl_events._event import BusEvent
 
 _KIND: Final = "events."
 _LOGIN: Final = re.compile(r"://\S*@")
+_PASSWORD: Final = re.compile(r"([?&]\w*password=)[^&\s'\"]*")
 
 
 class BusError(AglError):
@@ -104,7 +105,7 @@ def wanted(channels: Collection[str], channel: str) -> bool:
 
 def hidden(text: str) -> str:
     """Replace user names and passwords of the addresses in a text."""
-    return _LOGIN.sub("://***@", text)
+    return _PASSWORD.sub(r"\1***", _LOGIN.sub("://***@", text))
 
 
 def make_bus(url: str, plugins: PluginManager, options: Mapping[str, Any] | None = None) -> Bus:

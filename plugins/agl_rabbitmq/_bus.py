@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 import aio_pika
 import msgspec
-from agl_events import BusError, BusEvent, BusOptions, Delivery, Message, decode, hidden, wanted
+from agl_events import (
+    BusError,
+    BusEvent,
+    BusOptions,
+    Delivery,
+    Message,
+    check_authorities,
+    decode,
+    distrust,
+    hidden,
+    tls_hint,
+    wanted,
+)
 from aio_pika import exceptions
 from aio_pika.abc import (
     AbstractConnection,
@@ -24,6 +38,7 @@ from pamqp.commands import Basic
 
 from agl_core.errors import ConfigError
 
+_AUTHORITIES: Final = "cafile"
 _PREFETCH: Final = 64
 """Events that a reader holds before it acknowledges some."""
 _REFUSED: Final = (
@@ -47,13 +62,15 @@ class RabbitBus:
         """Read the address without connecting.
 
         Raises:
-            ConfigError: the address has more than one name after the host.
+            ConfigError: the address has more than one name after the host, or its file of
+                authorities cannot be used.
         """
         self._url, self._options = url, options
         self._connection: AbstractConnection | None = None
         self._exchange: AbstractExchange | None = None
         self.listening = False
         """Whether a queue gets the events of `listen`."""
+        check_authorities(url, _AUTHORITIES)
         path = urlsplit(url).path
         if path.count("/") > 1:
             raise ConfigError(
@@ -64,7 +81,7 @@ class RabbitBus:
     async def open(self) -> None:
         await self.close()
         try:
-            with self._errors():
+            with self._errors(opening=True), _quiet():
                 await self._connect()
         except BaseException:
             await self.close()
@@ -170,7 +187,7 @@ class RabbitBus:
         return f"{self._options.prefix}.{name}"
 
     @contextmanager
-    def _errors(self) -> Generator[None]:
+    def _errors(self, *, opening: bool = False) -> Generator[None]:
         """Raise errors of the library as `BusError` and `ConfigError`, without the password."""
         place = f"RabbitMQ at {hidden(self._url)}"
         try:
@@ -192,8 +209,32 @@ class RabbitBus:
         except (exceptions.AMQPException, OSError, TimeoutError, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and not _lost(self._connection):
                 raise
+            if reason := distrust(error):
+                raise ConfigError(
+                    f"{place} has a certificate that is not trusted ({reason}): give the server one "
+                    f"that is valid now and for this host, or name the authority that signed it, by "
+                    f"{_AUTHORITIES}=FILE in events.url or by SSL_CERT_FILE"
+                ) from None
             said = hidden(str(error)) or type(error).__name__
-            raise BusError(f"{place} cannot be reached: {said}") from None
+            hint = tls_hint(self._url, error, plain="amqp") if opening else ""
+            raise BusError(f"{place} cannot be reached: {said}{hint}") from None
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Keep the library from logging why it could not connect: the error says it, once per outage."""
+    logger, silent = logging.getLogger("aiormq.connection"), ContextVar("silent", default=False)
+    silent.set(True)  # for the tasks that begin inside; other users of the library log on
+
+    def speaks(record: logging.LogRecord) -> bool:
+        del record
+        return not silent.get()
+
+    logger.addFilter(speaks)
+    try:
+        yield
+    finally:
+        logger.removeFilter(speaks)
 
 
 def _is_too_large(error: BaseException) -> bool:

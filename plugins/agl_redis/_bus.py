@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import AsyncGenerator, Collection, Generator, Sequence
 from contextlib import aclosing, contextmanager, suppress
@@ -18,8 +19,11 @@ from agl_events import (
     BusOptions,
     Delivery,
     Message,
+    check_authorities,
     decode,
+    distrust,
     hidden,
+    tls_hint,
     wanted,
 )
 from redis import asyncio as redis
@@ -39,12 +43,14 @@ _LEAVE_S: Final = 2.0
 """Longest wait for the server when a member leaves its group."""
 _ABANDONED_MS: Final = 60_000
 """A member of a group that has not acknowledged an event for this long loses it to another one."""
+_AUTHORITIES: Final = "ssl_ca_certs"
 _LOGIN: Final = (
     exceptions.AuthenticationError,
     exceptions.AuthenticationWrongNumberOfArgsError,
     exceptions.AuthorizationError,
     exceptions.NoPermissionError,
 )
+_UNKNOWN: Final = re.compile(r"unexpected keyword argument ('\w+')")
 _FOR_GOOD: Final = ("ERR", "WRONGTYPE")
 """Codes of answers that another try would get too; the library leaves the first one out."""
 
@@ -64,13 +70,14 @@ class RedisBus:
         """
         self._url, self._options = url, options
         self._client: redis.Redis | None = None
+        check_authorities(url, _AUTHORITIES)
         self._make()
 
     async def open(self) -> None:
         await self.close()
         client = self._make()
         try:
-            with self._errors():
+            with self._errors(opening=True):
                 await client.ping()
         except BaseException:
             await client.aclose()
@@ -108,7 +115,7 @@ class RedisBus:
 
     async def history(self, channels: Collection[str], limit: int) -> list[BusEvent]:
         with self._errors():
-            found: list[tuple[tuple[int, str], BusEvent]] = []
+            found: list[tuple[tuple[Any, ...], BusEvent]] = []
             for channel in await self._matching(channels):
                 entries: Any = await self._connected.xrevrange(self._key(channel), count=limit)
                 found += [(_order(id_, event), event) for id_, event in _events(entries)]
@@ -178,17 +185,19 @@ class RedisBus:
     async def _read(
         self, ask: Any, streams: dict[str, str], *member: str
     ) -> list[tuple[str, str, BusEvent | None]]:
-        """Return the new entries of streams, by channel and id; [] after a while."""
+        """Return the new entries of streams with channel and id, in order; [] after a while."""
         if member:
             answer = await ask(*member, streams, count=_COUNT, block=_BLOCK_MS)
         else:
             answer = await ask(streams, count=_COUNT, block=_BLOCK_MS)
         pairs: list[tuple[bytes, Any]] = _pairs(answer)
-        return [
+        found = [
             (self._channel(key), id_, event)
             for key, entries in pairs
             for id_, event in _events(entries, broken=True)
         ]
+        found.sort(key=lambda each: _order(*each[1:]))
+        return found
 
     async def _join(
         self, channels: Collection[str], group: str, joined: list[str], *, history: bool
@@ -295,15 +304,19 @@ class RedisBus:
                 socket_timeout=wait_s + _BLOCK_MS / 1_000,
                 retry=Retry(NoBackoff(), 0),  # the sender tries again, and says so
             )
+            made.connection_pool.make_connection()  # connects to nothing
         except (ValueError, TypeError) as error:
+            unknown = _UNKNOWN.search(str(error))
             raise ConfigError(
-                f"events.url = {hidden(self._url)!r} is no address of a Redis database: write "
-                f"redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]"
+                f"events.url = {hidden(self._url)!r} is no address of a Redis database"
+                f"{f': unknown option {unknown[1]}' if unknown else ''}: write "
+                f"redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], or with TLS "
+                f"rediss://[USER:PASSWORD@]HOST[:PORT][/DATABASE][?{_AUTHORITIES}=FILE]"
             ) from (None if "@" in self._url else error)
         return made
 
     @contextmanager
-    def _errors(self) -> Generator[None]:
+    def _errors(self, *, opening: bool = False) -> Generator[None]:
         """Raise errors of the library as `BusError` and `ConfigError`, without the password."""
         place = f"Redis at {hidden(self._url)}"
         try:
@@ -319,8 +332,15 @@ class RedisBus:
                 raise ConfigError(f"{place} refuses: {error}: correct events.url") from None
             raise BusError(f"{place} refuses: {error}") from None
         except (exceptions.RedisError, OSError, TimeoutError) as error:
+            if reason := distrust(error):
+                raise ConfigError(
+                    f"{place} has a certificate that is not trusted ({reason}): give the server one "
+                    f"that is valid now and for this host, or name the authority that signed it, by "
+                    f"{_AUTHORITIES}=FILE in events.url or by SSL_CERT_FILE"
+                ) from None
             said = hidden(str(error)) or type(error).__name__
-            raise BusError(f"{place} cannot be reached: {said}") from None
+            hint = tls_hint(self._url, error, plain="redis") if opening else ""
+            raise BusError(f"{place} cannot be reached: {said}{hint}") from None
 
 
 def _outcome(answer: Any) -> Delivery:
@@ -360,6 +380,14 @@ def _events(entries: Any, *, broken: bool = False) -> list[tuple[str, Any]]:
     return found
 
 
-def _order(id_: str, event: BusEvent) -> tuple[int, str]:
-    """Return what orders events of several streams: the server's time, then the events' ids."""
-    return int(id_.partition("-")[0]), event.id
+def _order(id_: str, event: BusEvent | None) -> tuple[Any, ...]:
+    """Return what orders events of several streams: the server's time, then the run's numbers.
+
+    The clocks of the machines that publish may be wrong: they order only events without a number.
+    """
+    at, _, number = id_.partition("-")
+    if event is None:
+        return (int(at), "", "", 0, int(number), "")
+    run, sequence = event.metadata.get("run"), event.metadata.get("sequence")
+    counted = sequence if isinstance(sequence, int) else 0
+    return (int(at), str(run), event.service, counted, int(number), event.id)

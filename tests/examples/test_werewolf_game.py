@@ -433,6 +433,7 @@ def test_a_player_that_raises_ends_the_game_with_its_error():
     [
         ("3号", Form.SEAT, 3),
         ("想一想\n决定：３号。", Form.SEAT, 3),
+        ("好人3", Form.SEAT, 3),
         ("无", Form.SEAT_OR_NONE, None),
         ("弃权。", Form.SEAT_OR_NONE, None),
         ("是", Form.YES_NO, True),
@@ -452,6 +453,8 @@ def test_answers_are_read(text, form, choice):
         ("无", Form.SEAT),
         ("7", Form.SEAT),
         ("我选3号", Form.SEAT),
+        ("好人", Form.SEAT),
+        ("坏人3", Form.SEAT),
         ("3", Form.YES_NO),
         ("是", Form.SPEECH_YES_NO),
         ("seat 3", Form.SEAT_OR_NONE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import random
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ MAJOR = version("agentscope").partition(".")[0]
 def program():
     sys.path.insert(0, str(FOLDER))
     names = {"seats": f"werewolf.agentscope{MAJOR}", "training": "run_agent"}
+    names |= {"making": "make_model"}
     names |= {name: f"werewolf.{name}" for name in ("game", "prompts", "referee", "scripted")}
     try:
         yield SimpleNamespace(**{key: importlib.import_module(name) for key, name in names.items()})
@@ -33,7 +35,7 @@ def program():
         sys.path.remove(str(FOLDER))
         for name in [name for name in sys.modules if name.partition(".")[0] == "werewolf"]:
             del sys.modules[name]
-        del sys.modules["run_agent"]
+        del sys.modules["run_agent"], sys.modules["make_model"]
 
 
 def question(body):
@@ -53,7 +55,8 @@ def sensible(body):
         return FakeReply(text="我是好人。")
     if "写 是 或 否" in asked:
         return FakeReply(text="<think>3号？</think>\n否")
-    first = re.search(r"：(\d+)", asked)[1]
+    offered = r"：(?:同伴|好人)?(\d+)"
+    first = (re.search(offered, asked) or re.search(offered, text_of(question(body))))[1]
     return FakeReply(text=f"想一想。\n{first}号")
 
 
@@ -150,7 +153,7 @@ def test_the_prompts_of_another_camp_and_of_the_tiny_model_are_short(program, en
     for messages in sent:
         system = text_of(messages[0]["content"])
         seat = int(re.search(r"你是(\d+)号", system)[1])
-        assert ("狼队：" in text_of(messages[1]["content"])) == camps[seat]
+        assert ("备选：" in text_of(messages[1]["content"])) == camps[seat]
 
 
 def attempt_of(calls, mode="train"):
@@ -228,6 +231,27 @@ def test_the_language_of_answers(program, text, form, chinese):
     assert [said.chinese for said in judged.said] == [chinese]
 
 
+def test_the_tiny_model_learns_to_name_both_seats_of_the_prompt(program):
+    making = program.making
+    tokenizer = making.AutoTokenizer.from_pretrained(FOLDER / "model")
+    for number in range(100):
+        request, answer = making.drill(random.Random(number))
+        prompt = program.prompts.user(request, program.prompts.BRIEF)
+        given = re.findall(r"(?:同伴|好人)\d+", prompt)
+        assert [int(each[2:]) for each in given] == program.prompts.pair(request)
+        (odds,) = making._row(tokenizer, request, answer).odds.values()
+        assert list(map(tokenizer.decode, odds)) == given
+        assert sum(odds.values()) == pytest.approx(1)
+        assert any(each in answer for each in given)
+
+
+def test_the_model_is_made_by_its_script(program, tmp_path):
+    program.making.make(tmp_path, steps=2, games=2)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert config["model_type"] == "qwen2"
+    assert (tmp_path / "model.safetensors").stat().st_size < 8_000_000
+
+
 def train(tmp_path, *changes):
     settings = [part for change in changes for part in ("--set", change)]
     return subprocess.run(
@@ -265,7 +289,7 @@ def test_two_steps_train_the_wolves_alone(tmp_path):
 
 
 def test_an_opponent_plays_some_seats_and_the_other_wolves_are_trained(tmp_path):
-    small = ("train.steps=1", "train.tasks_per_step=1", "algorithm.group_size=3")
+    small = ("train.steps=1", "train.tasks_per_step=1", "algorithm.group_size=8")
     done = train(tmp_path, "policies.opponent.share=0.3", *small)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))

@@ -10,7 +10,9 @@ from enum import StrEnum
 
 MAX_SPEECH = 160
 """Characters of one speech."""
-_SEAT = re.compile(r"(?:决定:)?\s*(\d{1,2})\s*号?\s*[.。]?", re.ASCII)
+MATE, OTHER = "同伴", "好人"
+"""What a wolf calls the wolves and the others; may come before a number."""
+_SEAT = re.compile(rf"(?:决定:)?\s*(?:{MATE}|{OTHER})?\s*(\d{{1,2}})\s*号?\s*[.。]?", re.ASCII)
 _WORD = re.compile(r"(?:决定:)?\s*(是|否|无|弃权)\s*[.。]?")
 
 
@@ -45,13 +47,13 @@ def declined(form: Form) -> Answer:
 
 
 def instruction(form: Form, options: Sequence[int] = ()) -> str:
-    """Return how to answer, in Chinese."""
-    seats = "或".join(map(str, options))
+    """Return how to answer, in Chinese, with the seats to choose among if they are given."""
+    seats = f"：{'或'.join(map(str, options))}" if options else ""
     return {
         Form.SPEECH: "用一句中文发言。",
         Form.YES_NO: "最后一行只写 是 或 否。",
-        Form.SEAT: f"最后一行只写一个号码：{seats}。",
-        Form.SEAT_OR_NONE: f"最后一行只写一个号码：{seats}或无。",
+        Form.SEAT: f"最后一行只写一个号码{seats}。",
+        Form.SEAT_OR_NONE: f"最后一行只写一个号码{seats}或无。",
         Form.SPEECH_YES_NO: "先用一句中文发言，最后一行只写 是 或 否。",
     }[form]
 

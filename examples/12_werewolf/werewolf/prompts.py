@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from werewolf.asking import Line, Request
-from werewolf.forms import instruction
+from werewolf.forms import MATE, OTHER, instruction
 from werewolf.rules import CHINESE, GODS, Role, camp
 
 RULES = """你在玩十二人狼人杀。三名狼人和狼王为狼队；四名村民和四名神职（预言家、女巫、猎人、守卫）为好人。
@@ -22,6 +25,9 @@ DUTY = {
     Role.HUNTER: "死时可以开枪。",
     Role.GUARD: "每夜守护一人。",
 }
+
+
+_KILLS = re.compile(r"杀\D*(\d+)号")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +48,8 @@ class Style:
 
 
 FULL = Style()
-BRIEF = Style(rules=False, lines=2)
-"""For models with a short context: the state of the game and the newest lines."""
+BRIEF = Style(rules=False, lines=1)
+"""For models with a short context: the state of the game and the newest line."""
 
 
 def name(seat: int) -> str:
@@ -74,8 +80,9 @@ def user(request: Request, style: Style, since: int = 0) -> str:
     lines = request.lines[since:]
     if style.lines is not None:
         lines = lines[-style.lines :]
-    parts = [*_state(request), *map(shown, lines)]
-    return "\n".join([*parts, request.question + instruction(request.form, request.options)])
+    options = () if style.short and request.mates else request.options
+    parts = [*_state(request, style), *map(shown, lines)]
+    return "\n".join([*parts, request.question + instruction(request.form, options)])
 
 
 def shown(line: Line) -> str:
@@ -88,14 +95,16 @@ def spoken(text: str) -> str:
     return text.rpartition("</think>")[2].strip()
 
 
-def _state(request: Request) -> list[str]:
-    """Return who lives, and what some have said that they are."""
-    parts = [f"第{request.round}天。"]
-    others = [seat for seat in request.living if seat not in request.mates]
-    if request.mates:
-        mates = [seat for seat in request.living if seat in request.mates]
-        parts[0] += f"狼队：{'、'.join(map(str, mates))}。"
-    parts[0] += f"其他：{_seats(others)}。" if request.mates else f"在场：{_seats(others)}。"
+def _state(request: Request, style: Style) -> list[str]:
+    """Return who lives, and what some have said that they are.
+
+    A short prompt to a wolf names one of the wolves and one of the others in the place of all.
+    """
+    if style.short and request.mates:
+        living = f"备选：{_seats(pair(request), request.mates)}。"
+    else:
+        living = f"在场：{_seats(request.living, request.mates)}。"
+    parts = [f"第{request.round}天。{living}"]
     if request.sheriff:
         parts.append(f"警长：{request.sheriff}。")
     for role in sorted(GODS):
@@ -109,8 +118,40 @@ def _state(request: Request) -> list[str]:
     return parts
 
 
-def _seats(seats: list[int]) -> str:
-    return " ".join(map(str, seats))
+def pair(request: Request) -> list[int]:
+    """Return one of the wolves that may be chosen and one of the others, drawn by chance.
+
+    Once a wolf has named a seat to kill at night, the others read that seat alone.
+    """
+    if named := _proposed(request):
+        return [named]
+    seats = request.options or request.living
+    camps = [[each for each in seats if (each in request.mates) == own] for own in (True, False)]
+    chance = random.Random(f"{request.seat} {request.round} {request.phase} {seats}")
+    return [chance.choice(each) for each in camps if each]
+
+
+def _proposed(request: Request) -> int | None:
+    """Return whom a wolf was the first to propose to kill this night, if it may be killed."""
+    if request.phase not in ("talk", "kill"):
+        return None
+    texts = [line.text for line in request.lines if _whispered(line, request.round)]
+    found = [int(seat[1]) for text in texts if (seat := _KILLS.search(text))]
+    return next((seat for seat in found if seat in request.living), None)
+
+
+def _whispered(line: Line, night: int) -> bool:
+    return line.kind == "whisper" and line.round == night
+
+
+def called(seat: int, mates: Sequence[int]) -> str:
+    """Return a seat after the word that a wolf has for its camp."""
+    return f"{MATE if seat in mates else OTHER}{seat}"
+
+
+def _seats(seats: Sequence[int], mates: Sequence[int] = ()) -> str:
+    """Return seats; a wolf reads of each to which camp it belongs."""
+    return " ".join(called(seat, mates) if mates else str(seat) for seat in seats)
 
 
 def alias(role: Role, kind: str) -> str:

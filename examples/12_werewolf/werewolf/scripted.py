@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from werewolf.asking import Line, Request
 from werewolf.forms import Form
+from werewolf.prompts import called, pair
 from werewolf.rules import WOLVES, Role
 from werewolf.table import Seating
 
@@ -182,32 +183,38 @@ class Wolf(AnyPlayer):
 
 
 class Novice(Wolf):
-    """A wolf that plays every phase and mostly by chance: what the tiny model learns from."""
+    """A wolf that never speaks of its cards nor explodes: what the tiny model learns from.
 
-    DECLINES = 0.05
-    """Probability that it names no seat where it need not."""
+    It names one of the two seats that a short prompt gives, after the word for its camp; in three
+    of ten choices the wolf.
+    """
 
-    def __init__(self, seed: int | str, *, skill: float = 0.2) -> None:
-        """Take a seed, and the probability of a choice that spares the wolves."""
-        super().__init__(f"novice {seed}", skill=skill)
+    OWN = 0.3
+    """Probability that it names one of the wolves where it may name others."""
+
+    def __init__(self, seed: int | str) -> None:
+        """Take a seed."""
+        super().__init__(f"novice {seed}", skill=0.0)
 
     async def answer(self, request: Request) -> str:
         """Return an answer."""
-        draw = self.chance.random()
-        if request.form is Form.SPEECH:
-            return self._speech(request, draw)
-        if request.form is Form.YES_NO:
-            return yes(draw < {"explode": 0.01, "run": 0.3, "withdraw": 0.2}[request.phase])
-        if request.form is Form.SPEECH_YES_NO:
-            return f"杀{self._any(request)}号。\n{yes(draw < 0.97)}"
-        return str(self._any(request)) if draw >= self.DECLINES else "无"
+        return self.say(request)
 
-    def _speech(self, request: Request, draw: float) -> str:
-        if draw < 0.5:
-            return f"我投{self._any(request)}号。"
-        if draw < 0.8:
+    def say(self, request: Request) -> str:
+        """Return an answer."""
+        if request.form is Form.SPEECH:
             return "我是好人。"
-        return f"我是预言家，{self._any(request)}号是{self.chance.choice(['狼人', '好人'])}。"
+        if request.form is Form.YES_NO:
+            return yes(False)
+        target = self._any(request)
+        if request.form is Form.SPEECH_YES_NO:
+            return f"杀{called(target, request.mates)}号。\n{yes(True)}"
+        return called(target, request.mates)
+
+    def odds(self, request: Request) -> dict[int, float]:
+        """Return the probability of each seat that the wolf may name."""
+        seats = pair(request)
+        return dict(zip(seats, (self.OWN, 1 - self.OWN) if seats[1:] else (1.0,), strict=True))
 
 
 def village(seed: int | str, *, skill: float = 1.0) -> Seating:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.core.app.conftest import bench
 from tests.plugins.events import distribution
+from tests.plugins.limits.authority import Authority
 
 __all__ = ["bench"]
 
@@ -31,9 +32,19 @@ class RabbitServer:
         self.port, self._epmd, self._dist = free_port(), free_port(), free_port()
         # Tests run as root, the server as its own user, who cannot enter pytest's folders.
         self._home = Path(tempfile.mkdtemp(prefix="agl-rabbitmq-"))
-        (self._home / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}\nmax_message_size = {MOST_BYTES}\n"
-        )
+        self.tls_port, self.authority = free_port(), Authority(self._home)
+        files = self.authority.issue()
+        settings = {
+            "listeners.tcp.1": f"127.0.0.1:{self.port}",
+            "listeners.ssl.1": f"127.0.0.1:{self.tls_port}",
+            "ssl_options.cacertfile": self.authority.file,
+            "ssl_options.certfile": files.cert,
+            "ssl_options.keyfile": files.key,
+            "ssl_options.verify": "verify_none",
+            "max_message_size": MOST_BYTES,
+        }
+        lines = [f"{name} = {value}\n" for name, value in settings.items()]
+        (self._home / "rabbitmq.conf").write_text("".join(lines))
         (self._home / "plugins").write_text("[].\n")
         self._user = {} if os.geteuid() else _user()
         if self._user:
@@ -58,6 +69,9 @@ class RabbitServer:
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def over_tls(self, query: str = "", password: str = "guest") -> str:
+        return f"amqps://guest:{password}@127.0.0.1:{self.tls_port}/{query}"
 
     def begin(self) -> None:
         with (self._home / "stdout").open("ab") as output:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import aio_pika
@@ -17,6 +18,7 @@ from agl_core.app import load_plugins
 from agl_core.errors import ConfigError
 from tests.core.app.conftest import Bench
 from tests.plugins.events.bus_contract import BusContract, message, opened, taken, until
+from tests.plugins.limits.authority import Authority
 from tests.plugins.rabbitmq.conftest import MOST_BYTES, RabbitServer, free_port
 
 # aio-pika leaves a task behind for each connection that the server refused or lost.
@@ -212,6 +214,72 @@ async def test_a_server_that_is_stopped_and_started_gets_what_came_meanwhile(
         while seen < set(range(1, 200)):
             seen.add((await asyncio.wait_for(anext(events), 60)).data["n"])
     await again.close()
+
+
+@pytest.mark.parametrize("named", ["address", "environment"])
+async def test_events_go_over_tls_to_a_server_whose_authority_is_named(
+    shared: RabbitServer, prefix: str, named: str, monkeypatch: Any
+) -> None:
+    authorities = shared.authority.file
+    if named == "environment":
+        monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
+    query = f"?cafile={authorities}" if named == "address" else ""
+    bus, reader = [await opened(shared.over_tls(query), prefix) for _ in range(2)]
+    async with aclosing(reader.listen(["run:*"], group="g", history=False)) as events:
+        coming = asyncio.ensure_future(taken(events, 1))
+        await TestRabbitBus()._group_exists(shared.url, prefix, "g")
+        assert await bus.publish([message("run:started", n=1)]) == ["delivered"]
+        assert [event.data for event in await coming] == [{"n": 1}]
+    for each in (bus, reader):
+        await each.close()
+
+
+async def refused(url: str, kind: type[Exception]) -> str:
+    """Return the one line that says why a bus cannot be opened."""
+    bus = make_bus(url, load_plugins(), {"timeout_s": 5.0})
+    with pytest.raises(kind) as failed:
+        await bus.open()
+    await bus.close()
+    assert failed.value.__cause__ is None
+    text = str(failed.value)
+    assert "\n" not in text
+    assert "secret" not in text
+    return text
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_server_of_another_authority_is_refused_in_one_line(
+    shared: RabbitServer, tmp_path: Path, named: bool, monkeypatch: Any, caplog: Any
+) -> None:
+    """The library's own line, which would come at every try of an outage, is left out."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    query = f"?cafile={Authority(tmp_path).file}" if named else ""
+    said = await refused(shared.over_tls(query, "secret"), ConfigError)
+    assert said.startswith(f"RabbitMQ at amqps://***@127.0.0.1:{shared.tls_port}/")
+    assert "has a certificate that is not trusted (" in said
+    assert "by cafile=FILE in events.url or by SSL_CERT_FILE" in said
+    assert caplog.text == ""
+
+
+async def test_a_wrong_password_over_tls_is_not_taken_for_a_wrong_authority(
+    shared: RabbitServer,
+) -> None:
+    url = shared.over_tls(f"?cafile={shared.authority.file}", "secret")
+    assert "refuses user, password" in await refused(url, ConfigError)
+
+
+async def test_a_server_with_tls_only_and_one_without_are_named(shared: RabbitServer) -> None:
+    url = f"amqp://guest:secret@127.0.0.1:{shared.tls_port}/"
+    assert "if the server speaks TLS only, write amqps://" in await refused(url, BusError)
+    url = f"amqps://guest:secret@127.0.0.1:{shared.port}/?cafile={shared.authority.file}"
+    assert "if the server speaks no TLS, write amqp://" in await refused(url, BusError)
+
+
+def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no certificates") as failed:
+        make_bus(f"amqps://me:secret@host/?cafile={tmp_path / 'nowhere.pem'}", load_plugins())
+    assert "nowhere.pem" in str(failed.value)
+    assert "secret" not in str(failed.value)
 
 
 @pytest.fixture

@@ -14,7 +14,9 @@ from typing import Any
 import agl_events
 import pytest
 import redis
+from agl_events import BusEvent
 from agl_events._bus import make_bus
+from agl_events._event import encode
 from agl_testing.plugin_contract import PluginContract
 from click.testing import CliRunner
 
@@ -122,6 +124,50 @@ async def test_entries_that_are_no_events_are_left_out(url: str, prefix: str) ->
     await bus.close()
 
 
+async def test_the_order_of_channels_is_the_servers_and_the_runs_not_the_publishers_clock(
+    url: str, prefix: str
+) -> None:
+    """The clock is set back between each two events, so that later ones have earlier times and ids."""
+    channels = ["run:started", "rollout:started", "rollout:finished", "run:finished"]
+    bus = await opened(url, prefix)
+    client: Any = bus._connected  # type: ignore[attr-defined]
+    for number, channel in enumerate(channels, start=1):
+        metadata = {"run": "shop", "sequence": number}
+        event = BusEvent(
+            id=f"event_{9 - number}",
+            time=f"20{30 - number}-01-01T00:00:00.000000+00:00",
+            channel=channel,
+            service="tests",
+            metadata=metadata,
+        )
+        await client.sadd(f"{prefix}:channels", channel)
+        await client.xadd(f"{prefix}:{channel}", {"event": encode(event, 2**20)[0]}, id="7-1")
+    assert [event.channel for event in await bus.history(["*"], 10)] == channels
+    assert [event.channel for event in await bus.history(["*"], 2)] == channels[2:]
+    for group in (None, "g"):
+        async with aclosing(bus.listen(["*"], group=group, history=True)) as events:
+            assert [event.channel for event in await taken(events, 4)] == channels
+    await bus.close()
+
+
+async def test_a_server_whose_clock_is_behind_its_stream_keeps_the_order(
+    url: str, prefix: str
+) -> None:
+    """As if it had been set back by a day: entries get the time of the last one, counted on."""
+    bus = await opened(url, prefix)
+    client: Any = bus._connected  # type: ignore[attr-defined]
+    seconds, _ = await client.time()
+    ahead = f"{(seconds + 86_400) * 1_000}-0"
+    first = message("run:started", n=0)
+    await client.sadd(f"{prefix}:channels", "run:started")
+    await client.xadd(f"{prefix}:run:started", {"event": first.body}, id=ahead)
+    await bus.publish([message("run:started", n=n) for n in range(1, 20)])
+    assert [event.data["n"] for event in await bus.history(["*"], 100)] == list(range(20))
+    async with aclosing(bus.listen(["*"], group=None, history=True)) as events:
+        assert [event.data["n"] for event in await taken(events, 20)] == list(range(20))
+    await bus.close()
+
+
 async def test_an_event_that_the_server_never_takes_is_refused(url: str, prefix: str) -> None:
     bus = await opened(url, prefix)
     await bus._connected.set(f"{prefix}:run:started", "no stream")  # type: ignore[attr-defined]
@@ -198,7 +244,9 @@ KILLED = """\
 import os, signal, sys, threading
 from pathlib import Path
 from agl_core.app import load_plugins
+from agl_events import BusEvent
 from agl_events._bus import make_bus
+from agl_events._event import encode
 from agl_events._sender import EventSender
 from tests.plugins.events.conftest import LIMITS, put
 url, prefix, file = sys.argv[1:]
