@@ -11,12 +11,12 @@ from threading import Lock
 from typing import Any, Final
 
 from agl_core.errors import ConfigError, MissingExtraError
+from agl_core.text import replaced
 from agl_privacy._find import Finder
 
 _PERSON: Final = "PERSON"
 _LARGEST: Final = 50_000
 """Characters that are read at once: spaCy refuses a million."""
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _WORD: Final = re.compile(r"\w")
 
 
@@ -38,7 +38,7 @@ def presidio_names(model: str) -> Finder:
     """spaCy's models are not made for several threads at once."""
 
     def find(text: str) -> Iterator[tuple[int, int]]:
-        for start, piece in _pieces(_SURROGATE.sub("\ufffd", text)):
+        for start, piece in _pieces(replaced(text)):
             with turn:
                 found = engine.analyze(piece, language, entities=[_PERSON])
             for each in found:
