@@ -126,8 +126,9 @@ def mask_logs(*loggers: str, enabled: bool = True, options: MaskOptions | None =
         ConfigError, MissingExtraError: an option is wrong; see `Masker`.
     """
     from agl_privacy._masker import Masker  # noqa: PLC0415
+    from agl_privacy._options import MaskOptions  # noqa: PLC0415
 
-    masker = Masker(options) if enabled else None
+    masker = Masker.shared(options or MaskOptions()) if enabled else None
     for name in loggers or (_OWN,):
         masking().rules[name] = lambda: masker
 

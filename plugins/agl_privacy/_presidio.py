@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any, Final
 
 from agl_core.errors import ConfigError, MissingExtraError
@@ -34,8 +34,8 @@ def presidio_names(model: str) -> Finder:
         raise MissingExtraError("privacy", needs="presidio-analyzer", extra=extra)
     nlp = _loaded(model)
     engine, language = _engine(nlp, model), nlp.lang
-    turn = Lock()
-    """spaCy's models are not made for several threads at once."""
+    turn = RLock()
+    """spaCy's models are not made for several threads. What they log may be masked by them."""
 
     def find(text: str) -> Iterator[tuple[int, int]]:
         for start, piece in _pieces(replaced(text)):

@@ -101,3 +101,21 @@ def test_logs_are_masked_by_it(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         logging.getLogger("mine").warning("Anna Schmidt")
     assert "Anna" not in caplog.text
     assert "A**a S*****t" in caplog.text
+
+
+def test_the_model_may_log_while_it_reads(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    presidio = pytest.importorskip("presidio_analyzer")
+    analyze = presidio.AnalyzerEngine.analyze
+
+    def chatty(self: Any, text: str, *args: Any, **kwargs: Any) -> Any:
+        logging.getLogger("presidio-analyzer").warning("reads %s", text)
+        return analyze(self, text, *args, **kwargs)
+
+    options = MaskOptions(presidio_models=[model(tmp_path / "en", ANNA)])
+    mask_logs("", options=options)
+    by = Masker.shared(options)
+    monkeypatch.setattr(presidio.AnalyzerEngine, "analyze", chatty)
+    assert by.text("Anna Schmidt") == "A**a S*****t"
+    assert "Anna" not in caplog.text
