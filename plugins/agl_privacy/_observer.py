@@ -61,5 +61,19 @@ def make_observer(
             "Configuration: privacy.store = true masks the answers that rollout.resume = 'replay' "
             "would give the agent again: set one of them to its default"
         )
+    return _observer(options)
+
+
+def make_runner_observer(config: RunConfig, plugins: PluginManager) -> PrivacyObserver:
+    """Make what masks the logs of a runner's process, as `agl_remote.RunnerObserver`.
+
+    Raises:
+        ConfigError, MissingExtraError: an option is wrong.
+    """
+    del plugins
+    return _observer(validate(PrivacyOptions, config.sections["privacy"], where="privacy"))
+
+
+def _observer(options: PrivacyOptions) -> PrivacyObserver:
     masker = Masker(options)  # also checks what logs do not use
     return PrivacyObserver(masker if options.logs else None)
