@@ -76,7 +76,7 @@ def _tie_word_twins(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase)
     offset = torch.randn(rows.shape[1]) * model.config.initializer_range
     vocab = tokenizer.get_vocab()
     for token, index in sorted(vocab.items()):
-        if token.startswith("Ġ") and token[1:] in vocab:
+        if token.startswith(("Ġ", " ")) and token[1:] in vocab:
             rows[vocab[token[1:]]] = rows[index] + offset
 
 

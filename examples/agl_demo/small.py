@@ -8,7 +8,7 @@ files.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,18 @@ def make_small(directory: Path, draw: Draw, *, steps: int, seed: int = 0) -> Non
     make(directory, draw, config)
 
 
-def make(directory: Path, draw: Draw, config: SftConfig, *, drill: Draw | None = None) -> None:
-    """Make a model of another size; in ``config.drill_steps`` it learns from ``drill`` first."""
+def make(
+    directory: Path,
+    draw: Draw,
+    config: SftConfig,
+    *,
+    drill: Draw | None = None,
+    words: Sequence[str] = (),
+) -> None:
+    """Make a model of another size; in ``config.drill_steps`` it learns from ``drill`` first.
+
+    Each of ``words`` is one token, wherever it occurs, and another one after a space.
+    """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(config.seed)
@@ -44,6 +54,7 @@ def make(directory: Path, draw: Draw, config: SftConfig, *, drill: Draw | None =
         messages, _, answer = draw(chance)
         texts += [*(message["content"] for message in messages), answer]
     tokenizer = make_tokenizer(texts)
+    tokenizer.add_tokens([f"{space}{word}" for word in words for space in ("", " ")])
     model = new_model(tokenizer, config)
     drills = islice(shop_batches(tokenizer, config, drill or draw), config.drill_steps)
     fit(model, chain(drills, shop_batches(tokenizer, config, draw)), config)

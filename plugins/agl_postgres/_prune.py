@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from agl_core.store import Pruned
 from agl_postgres._connect import Server, connection_errors
-from agl_postgres._rows import LockedRows, Rows, SyncConnection
+from agl_postgres._locked import LockedRows
+from agl_postgres._rows import Rows, SyncConnection
 from agl_postgres._schema import check_tables
 
 _ROLLOUTS_PER_WRITE: Final = 100
@@ -50,6 +51,7 @@ def _prune(connection: SyncConnection, ids: Sequence[str], *, dry_run: bool) -> 
         rows.drop_spans([rollout.id for rollout in final])
         for rollout in final:
             rows.save_rollout(replace(rollout, consumed=True))
+        rows.flush()
     return Pruned(
         rollouts=len(sizes),
         spans=sum(spans for spans, _ in sizes),

@@ -7,7 +7,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -38,11 +37,11 @@ from agl_core.types import (
     Span,
 )
 from agl_postgres._connect import Pool, Server, connection_errors
-from agl_postgres._errors import is_away, is_conflict, is_starting, refusal
+from agl_postgres._errors import is_starting
 from agl_postgres._listener import Listener
 from agl_postgres._options import PostgresOptions
 from agl_postgres._prune import prune_spans
-from agl_postgres._rows import Rows
+from agl_postgres._reads import Readings
 from agl_postgres._schema import check_tables
 from agl_postgres._writer import CommitThread, Touched
 
@@ -62,56 +61,11 @@ def make_store(options: PostgresOptions, directory: Path) -> PostgresStore:
     return store
 
 
-class _Readings:
-    """Reads in threads, one connection of the pool each."""
-
-    def __init__(self, pool: Pool, options: PostgresOptions) -> None:
-        self._pool = pool
-        self._retry_s = options.retry_s
-        self._threads = ThreadPoolExecutor(options.pool_max, thread_name_prefix="agl-store-reader")
-
-    async def run(self, query: Callable[[Records], T]) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._read, query)
-
-    def stop(self) -> None:
-        self._threads.shutdown()
-
-    def _read(self, query: Callable[[Records], T]) -> T:
-        end = monotonic() + self._retry_s
-        with connection_errors(self._pool.server.shown):
-            while True:
-                try:
-                    return self._snapshot(query)
-                except psycopg.Error as error:
-                    passing = is_conflict(error) or (is_away(error) and not refusal(error))
-                    if not passing or monotonic() + _PAUSE_S > end:
-                        raise
-                time.sleep(_PAUSE_S)
-
-    def _snapshot(self, query: Callable[[Records], T]) -> T:
-        connection = self._pool.take()
-        broken = False
-        try:
-            with connection.pipeline():
-                connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                value = query(Rows(connection))
-                connection.execute("COMMIT")
-        except BaseException as error:
-            broken = isinstance(error, psycopg.Error)  # see CommitThread
-            if not broken:
-                connection.execute("ROLLBACK")
-            raise
-        else:
-            return value
-        finally:
-            self._pool.give_back(connection, broken=broken)
-
-
 class PostgresStore(BatchingStore):
     """A store in a PostgreSQL database, which any number of processes and machines may open.
 
-    One thread writes, and commits together what arrives at the same time; reads run in parallel.
+    One thread writes, and commits together what arrives at the same time. Reads run in parallel;
+    those of a few rollouts that arrive at the same time share a statement.
     Workers and callers of `wait` in every process are woken by notifications of the database.
 
     Acknowledged writes survive a crash of the process and of the server. Spans alone are
@@ -179,7 +133,7 @@ class PostgresStore(BatchingStore):
         server = Server.of(self._options)
         await asyncio.to_thread(_check, server, self._options.retry_s, create=create)
         self._pool = Pool(server, self._options)
-        self._readings = _Readings(self._pool, self._options)
+        self._readings = Readings(self._pool, self._options)
         self._listener = Listener(
             Server.of(self._options, listening=True),
             announce=self.announce,
@@ -203,8 +157,7 @@ class PostgresStore(BatchingStore):
         return self._writer.submit(operation, _TOUCHED.get())
 
     async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
-        del rows
-        return await self._readings.run(query)
+        return await self._readings.run(query, rows=rows)
 
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         with _touching(rollouts=[one.id for one in rollouts]):
@@ -213,7 +166,7 @@ class PostgresStore(BatchingStore):
     async def claim_for(
         self, claiming: ClaimRequest, *, timeout_s: float | None = None
     ) -> list[Claim]:
-        with _touching():
+        with _touching(queued=max(0, claiming.limit)):
             return await super().claim_for(claiming, timeout_s=timeout_s)
 
     async def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
@@ -312,10 +265,12 @@ class PostgresReader(PostgresStore):
 
 @contextmanager
 def _touching(
-    *, rollouts: Sequence[str] = (), attempts: Sequence[str] = ()
+    *, rollouts: Sequence[str] = (), attempts: Sequence[str] = (), queued: int = 0
 ) -> Generator[None, None, None]:
     """Name what the operations that are submitted inside touch."""
-    token = _TOUCHED.set(Touched(tuple(dict.fromkeys(rollouts)), tuple(dict.fromkeys(attempts))))
+    token = _TOUCHED.set(
+        Touched(tuple(dict.fromkeys(rollouts)), tuple(dict.fromkeys(attempts)), queued)
+    )
     try:
         yield
     finally:

@@ -19,7 +19,8 @@ from agl_core.errors import StoreError
 from agl_core.store import Changes, Operations
 from agl_postgres._connect import Pool
 from agl_postgres._errors import as_store_error, is_away, is_conflict, refusal
-from agl_postgres._rows import LockedRows, SyncConnection
+from agl_postgres._locked import LockedRows
+from agl_postgres._rows import SyncConnection
 
 Operation = Callable[[Operations], Any]
 AddNotification = Callable[[SyncConnection, Changes], None]
@@ -41,6 +42,8 @@ class Touched:
 
     rollouts: Sequence[str] = ()
     attempts: Sequence[str] = ()
+    queued: int = 0
+    """How many rollouts of the queue it may claim."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class CommitThread:
     All operations that arrived during a transaction share the next one, as far as the rows that
     they touch are known beforehand: these are locked first, in one order for all processes, so
     that no two transactions wait for each other. Another operation has a transaction of its own.
+    One round trip to the server reads what they need, a second one writes and commits.
 
     A transaction that conflicts with another process runs again. One that lost its connection runs
     again on a new one, for at most `retry_s`. Every transaction writes its number into the
@@ -192,7 +196,8 @@ class CommitThread:
         end, pause_s, conflicts = monotonic() + self._retry_s, _PAUSE_S, 0
         while True:
             try:
-                return self._transaction(group, end)
+                # The first conflict may be a span that is stored already.
+                return self._transaction(group, end, expect_repeated=conflicts > 0)
             except psycopg.Error as error:
                 conflicts += is_conflict(error)
                 if is_conflict(error) and conflicts <= _MOST_CONFLICTS:
@@ -203,20 +208,21 @@ class CommitThread:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _transaction(self, group: Sequence[QueuedWrite], end: float) -> None:
+    def _transaction(
+        self, group: Sequence[QueuedWrite], end: float, *, expect_repeated: bool
+    ) -> None:
         connection = self._held()
-        written = False
+        number = self._number
         try:
-            written = self._run(connection, group)
+            with connection.pipeline():
+                self._run(connection, group, expect_repeated=expect_repeated)
+        except psycopg.Error as error:
+            self._undo(connection, error)
+            if not (self._number != number and is_away(error) and self._committed(end)):
+                raise
         except BaseException as error:
             self._undo(connection, error)
             raise
-        try:
-            connection.execute("COMMIT")
-        except psycopg.Error as error:
-            self._undo(connection, error)
-            if not (written and is_away(error) and self._committed(end)):
-                raise
 
     def _undo(self, connection: SyncConnection, error: BaseException) -> None:
         if isinstance(error, psycopg.Error):
@@ -229,26 +235,32 @@ class CommitThread:
         except psycopg.Error:
             self._let_go(broken=True)
 
-    def _run(self, connection: SyncConnection, group: Sequence[QueuedWrite]) -> bool:
-        """Run the jobs in a transaction; return whether they wrote."""
-        rows = LockedRows(connection)
-        with connection.pipeline():
-            connection.execute("BEGIN")
-            rollouts = [one for job in group if job.touched for one in job.touched.rollouts]
-            attempts = [one for job in group if job.touched for one in job.touched.attempts]
-            if rollouts or attempts:
-                rows.lock(rollouts, attempts)
-            for job in group:
-                self._attempt(rows, job)
-            if not rows.writes:
-                return False
+    def _run(
+        self, connection: SyncConnection, group: Sequence[QueuedWrite], *, expect_repeated: bool
+    ) -> None:
+        """Send the jobs' statements in a transaction, and its end.
+
+        The server skips what follows a statement that failed, also the ``COMMIT``.
+        """
+        rows = LockedRows(connection, expect_repeated=expect_repeated)
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        touched = [job.touched for job in group if job.touched]
+        rows.prefetch(
+            {one for each in touched for one in each.rollouts},
+            {one for each in touched for one in each.attempts},
+            sum(each.queued for each in touched),
+        )
+        for job in group:
+            self._attempt(rows, job)
+        if rows.writes:
+            rows.flush()
             if rows.span_writes == rows.writes:
                 # A later commit that waits for the disk makes these spans durable too.
                 connection.execute("SET LOCAL synchronous_commit = off")
             self._notify(connection, _joined(group))
             self._number += 1
             connection.execute(_MARK, [self._id, self._number])
-        return True
+        connection.execute("COMMIT")
 
     def _attempt(self, rows: LockedRows, job: QueuedWrite) -> None:
         """Run one operation.

@@ -297,12 +297,42 @@ def test_a_server_that_cannot_be_started_is_an_error_that_names_it(program, monk
     assert not requests
 
 
-def test_the_shipped_model_calls_the_calculator_and_is_seldom_right(load):
+def test_the_shipped_model_copies_numbers_and_is_seldom_right(load):
     check = load("check")
     check.torch.manual_seed(0)
     found = check.measured(FOLDER / "model", 60)
-    assert found["calls that can be computed"] > 0.9
+    assert found["calls with the problem's numbers"] > 0.6
     assert 0.05 < found["calls with the right value"] < 0.5
+    assert found["answers with the result"] > 0.9
+
+
+def test_a_mistaken_expression_has_numbers_of_the_problem_and_another_value(load):
+    made, check, problems = load("make_model"), load("check"), load("problems")
+    chance = random.Random(0)
+    for _ in range(300):
+        problem = problems.draw(chance)
+        wrong = made.mistaken(problem, chance)
+        right = check.numbers(problem.expression)
+        assert check.numbers(wrong) in (right, right[:-1])
+        assert check.value(wrong) not in ("", check.value(problem.expression))
+
+
+def test_the_shipped_model_has_learned_from_no_held_out_problem(load, monkeypatch):
+    tasks, made, problems = load("run_agent"), load("make_model"), load("problems")
+    known = [problems.draw(random.Random("held-out")), problems.draw(random.Random(1))]
+    assert known[0].question == tasks.held_out_tasks()[0].input["question"]
+    assert known[0].expression in made._held_out()
+    drawn = iter(known)
+    monkeypatch.setattr(problems, "draw", lambda _: next(drawn))
+    assert made.drawn(random.Random(0)) is known[1]
+
+
+@pytest.mark.parametrize("kind", ["numbers", "words", "signs", "problem"])
+def test_a_drill_asks_to_copy_what_it_shows(load, kind):
+    made, check = load("make_model"), load("check")
+    for seed in range(20):
+        ((message,), _, answer) = made.drill(random.Random(seed), kind)
+        assert check.numbers(message["content"]) == check.numbers(answer)
 
 
 def test_what_is_no_call_has_no_expression(load):
