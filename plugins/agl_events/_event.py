@@ -50,7 +50,7 @@ class BusEvent(msgspec.Struct, frozen=True, kw_only=True):
     """``run``, ``outbox``, ``sequence``, ``version``, and ``cut`` if parts were left out.
 
     ``sequence`` counts the events of an outbox: it orders them even if the clock was set back, and
-    a gap is an event that was dropped. ``outbox`` tells outboxes apart.
+    a gap is an event that was dropped. ``outbox`` is the id of its file.
     """
 
 
