@@ -152,3 +152,18 @@ def test_it_is_installed_once_over_a_factory_of_the_user() -> None:
     logging.setLogRecordFactory(Mine)
     assert masking() is masking()
     assert isinstance(masking()("agl_core", 30, "f", 1, MAIL, None, None), Mine)
+
+
+def chatty(text: str) -> list[tuple[int, int]]:
+    warn("library.of.a.recogniser", "reads %s", text)
+    return [(0, 4)] if text.startswith("Erna") else []
+
+
+def test_a_recogniser_may_log_while_a_record_is_masked(logs: io.StringIO) -> None:
+    mask_logs("", options=MaskOptions(recognizers=[f"{__name__}:chatty"]))
+    warn("mine", "Erna was here")
+    assert "Erna" not in logs.getvalue()
+    assert logs.getvalue().startswith(
+        "library.of.a.recogniser (a record from inside a recogniser)\n"
+    )
+    assert logs.getvalue().endswith("mine E**a was here\n")
