@@ -68,3 +68,14 @@ def make_observer(
             "would give the agent again: set one of them to its default"
         )
     return PrivacyObserver(Masker.shared(options), logs=options.logs)
+
+
+def make_runner_observer(config: RunConfig, plugins: PluginManager) -> PrivacyObserver:
+    """Make what masks the logs of a runner's process, as `agl_remote.RunnerObserver`.
+
+    Raises:
+        ConfigError, MissingExtraError: an option is wrong.
+    """
+    del plugins
+    options = validate(PrivacyOptions, config.sections["privacy"], where="privacy")
+    return PrivacyObserver(Masker.shared(options), logs=options.logs)

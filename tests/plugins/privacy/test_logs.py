@@ -8,6 +8,9 @@ import pytest
 from agl_privacy import Masker, MaskOptions, mask_logs
 from agl_privacy._logs import VARIABLE, MaskingFactory, masked_logs, masking
 
+from agl_core.app import load_plugins
+from agl_core.config import resolve
+
 MAIL = "john@example.com"
 
 
@@ -97,6 +100,17 @@ def test_loggers_of_programs_are_masked_on_request(logs: io.StringIO) -> None:
     mask_logs("")
     warn("mine", MAIL)
     assert logs.getvalue().endswith("mine j***@e*****e.com\n")
+
+
+async def test_the_section_counts_in_a_runner_of_another_process(logs: io.StringIO) -> None:
+    config = resolve({"privacy": {"names": ["Anna"], "email": False}})
+    plugins = load_plugins()
+    observer = plugins.registry("observers").create("privacy.runner", config, plugins)
+    async with observer.following():
+        warn("agl_core", "Anna %s", MAIL)
+    warn("agl_core", "Anna %s", MAIL)
+    assert logs.getvalue() == f"agl_core A**a {MAIL}\nagl_core Anna j***@e*****e.com\n"
+    assert observer.losses.counts == {}
 
 
 def test_masking_is_switched_off_for_a_time(logs: io.StringIO) -> None:
