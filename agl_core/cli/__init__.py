@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
+from types import TracebackType
 
 from agl_core import waits
 from agl_core._interrupts import INTERRUPTED, Interrupts, leave
@@ -46,8 +47,20 @@ def _users_frames_first() -> Generator[None, None, None]:
         frames = users_traceback(error.__traceback__)
         if frames is None or "--debug" in sys.argv:
             raise
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            sys.exit(_absent(error.name, frames))
         traceback.print_exception(type(error), error, frames)
         sys.exit(1)
+
+
+def _absent(module: str, frames: TracebackType) -> str:
+    """The message for a module or a distribution that is not installed."""
+    first, *inner = traceback.extract_tb(frames)
+    by = next((each for each in reversed(inner) if "importlib" not in each.filename), first)
+    return (
+        f"Error: {module!r} is not installed, and {by.filename} needs it in line {by.lineno}: "
+        f"install what the program needs for {sys.executable} (--debug shows the traceback)"
+    )
 
 
 def _holds_up(thread: threading.Thread) -> bool:
