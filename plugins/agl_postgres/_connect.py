@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,3 +176,30 @@ class Pool:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
         self._pool.putconn(connection)
+
+
+class HeldConnection:
+    """A connection of a pool that its user keeps, and replaces when it is too old."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._connection: SyncConnection | None = None
+        self._expires_at = math.inf
+
+    @property
+    def held(self) -> bool:
+        return self._connection is not None
+
+    def get(self) -> SyncConnection:
+        """Return the connection, which `Pool.take` takes if none is held."""
+        if self._connection is not None and monotonic() > self._expires_at:
+            self.give_back()
+        if self._connection is None:
+            self._connection = self._pool.take()
+            self._expires_at = monotonic() + self._pool.recycle_s
+        return self._connection
+
+    def give_back(self, *, broken: bool = False) -> None:
+        if self._connection is not None:
+            self._pool.give_back(self._connection, broken=broken)
+            self._connection = None
