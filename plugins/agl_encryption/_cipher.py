@@ -12,6 +12,8 @@ from agl_encryption._errors import EncryptionError
 from agl_encryption._keys import ENV_KEY, ENV_KEYS, Keys
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _MAGIC: Final = b"\x00agl-sealed\x01"
@@ -24,7 +26,15 @@ _SHORTEST: Final = len(_MAGIC) + 2 + _NONCE + _TAG
 
 
 class Cipher:
-    """Encrypts with the active key, and decrypts with every key."""
+    """Encrypts with the active key, and decrypts with every key.
+
+    AES-GCM must never use a nonce twice with one key. A nonce is 96 bits of the system's generator;
+    those of a batch are one read of it, cut into pieces. No counter and no unused nonce is kept, so
+    threads, forked processes, restarts and restored copies of a machine have nothing to repeat. Two
+    of n values have one nonce with a probability below n**2 / 2**97: 2**-33 for the four billion
+    values (2**32) that NIST SP 800-38D allows for a key. The nonce of a repeatable value is a keyed
+    digest of the value and its place: the same one encrypts only the same value again.
+    """
 
     def __init__(self, keys: Keys | None) -> None:
         """Configure the cipher; without keys it only recognises what is encrypted."""
@@ -32,6 +42,7 @@ class Cipher:
         self._ciphers: dict[str, AESGCM] = {}
         self._refusals: tuple[type[Exception], ...] = ()
         self._head = b""
+        self._start = 0
         self.active = ""
         """Id of the key that encrypts; empty without keys."""
         if keys is not None:
@@ -40,25 +51,60 @@ class Cipher:
             self._active = self._cipher(keys.active, what="")
             secret = keys.get(keys.active) or b""
             self._nonces = blake2b(b"agl-core nonces", key=secret, digest_size=32).digest()
+            self._start = len(self._head) + _NONCE
 
-    def seal(self, value: bytes, place: bytes, *, repeatable: bool = False) -> bytes:
+    def seal(self, value: bytes, place: bytes) -> bytes:
         """Encrypt a value.
 
         Args:
             value: The value.
             place: The record and field, without which it cannot be decrypted.
-            repeatable: Return equal bytes for an equal value in an equal place: the nonce is a
-                keyed digest of both, and not random.
         """
-        if repeatable:
-            size = len(place).to_bytes(8, "big")
-            digest = blake2b(key=self._nonces, digest_size=_NONCE)
-            for part in (size, place, value):
-                digest.update(part)
-            nonce = digest.digest()
-        else:
-            nonce = os.urandom(_NONCE)
+        nonce = os.urandom(_NONCE)
         return self._head + nonce + self._active.encrypt(nonce, value, place)
+
+    def seal_all(self, values: Sequence[bytes], places: Sequence[bytes]) -> list[bytes]:
+        """Encrypt values, each in its place, with the nonces of one read."""
+        head, encrypt = self._head, self._active.encrypt
+        nonces, start = os.urandom(_NONCE * len(values)), 0
+        sealed: list[bytes] = []
+        for value, place in zip(values, places, strict=True):
+            nonce = nonces[start : (start := start + _NONCE)]
+            sealed.append(head + nonce + encrypt(nonce, value, place))
+        return sealed
+
+    def seal_repeatable(self, value: bytes, place: bytes) -> bytes:
+        """Encrypt to equal bytes whenever value and place are equal."""
+        size = len(place).to_bytes(8, "big")
+        digest = blake2b(key=self._nonces, digest_size=_NONCE)
+        for part in (size, place, value):
+            digest.update(part)
+        nonce = digest.digest()
+        return self._head + nonce + self._active.encrypt(nonce, value, place)
+
+    def opened(self, sealed: object, place: bytes) -> bytes | None:
+        """Decrypt a value of the active key; None if it is none, or cannot be decrypted.
+
+        `open` says why, and decrypts with the other keys.
+        """
+        (value,) = self.all_opened([sealed], [place])
+        return value
+
+    def all_opened(self, sealed: Sequence[object], places: Sequence[bytes]) -> list[bytes | None]:
+        """Return what `opened` returns for each value in its place."""
+        values: list[bytes | None] = [None] * len(sealed)
+        start = self._start
+        if not start:
+            return values
+        head, shortest, decrypt = self._head, start + _TAG, self._active.decrypt
+        for number, each in enumerate(sealed):
+            if isinstance(each, bytes) and each.startswith(head) and len(each) >= shortest:
+                try:
+                    value = decrypt(each[start - _NONCE : start], each[start:], places[number])
+                except self._refusals:
+                    continue
+                values[number] = value
+        return values
 
     def open(self, sealed: bytes, place: bytes, *, what: str) -> bytes:
         """Decrypt a value that `key_id` recognises.
@@ -71,14 +117,11 @@ class Cipher:
         Raises:
             EncryptionError: its key is missing or wrong, or the value was changed or moved.
         """
-        if self._head and sealed.startswith(self._head):
-            known, cipher, start = self.active, self._active, len(self._head)
-        else:
-            known = key_id(sealed) or ""
-            cipher, start = self._cipher(known, what=what), len(_MAGIC) + 1 + len(known)
-        body = memoryview(sealed)[start + _NONCE :]
+        known = key_id(sealed) or ""
+        cipher = self._cipher(known, what=what)
+        start = len(_MAGIC) + 1 + len(known) + _NONCE
         try:
-            return cipher.decrypt(sealed[start : start + _NONCE], body, place)
+            return cipher.decrypt(sealed[start - _NONCE : start], sealed[start:], place)
         except self._refusals:
             raise EncryptionError(
                 what,

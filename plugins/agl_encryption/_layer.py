@@ -22,6 +22,7 @@ from agl_core.types import (
     RolloutQuery,
     RolloutStatus,
     Span,
+    Task,
 )
 from agl_encryption._cipher import Cipher
 from agl_encryption._keys import Keys, load_keys
@@ -69,14 +70,14 @@ class EncryptedStore(StoreLayer):
         Equal content is encrypted in another way each time. So rollouts that the inner store
         refuses are compared with the stored ones after decryption.
         """
-        sealed: dict[str, tuple[Rollout, Rollout]] = {}
+        sealed: dict[str, tuple[Rollout, Rollout, Task]] = {}
         offered: list[Rollout] = []
         for rollout in rollouts:
-            given, known = sealed.get(rollout.id, (None, None))
-            if known is None or given is None or not _same_request(given, rollout):
-                known = self._sealing.seal_rollout(rollout)
-                sealed.setdefault(rollout.id, (rollout, known))
-            offered.append(known)
+            known = sealed.get(rollout.id)
+            if known is None or not _same_request(known[0], rollout):
+                known = (rollout, *self._sealing.seal_rollout(rollout))
+                sealed.setdefault(rollout.id, known)
+            offered.append(known[1])
         try:
             queued = await self.inner.enqueue(offered)
         except StoreError:
@@ -84,7 +85,13 @@ class EncryptedStore(StoreLayer):
             if not kept:
                 raise
             queued = await self.inner.enqueue([kept.get(one.id, one) for one in offered])
-        return [self._sealing.open_rollout(one) for one in queued]
+        return [self._queued(one, *sealed[one.id][1:]) for one in queued]
+
+    def _queued(self, stored: Rollout, offered: Rollout, task: Task) -> Rollout:
+        """Return a queued rollout with its task, which is decrypted only if it is an older one."""
+        if stored.attempts or stored.task != offered.task or task is offered.task:
+            return self._sealing.open_rollout(stored)
+        return replace(stored, task=task)
 
     async def _stored_of(self, rollouts: Sequence[Rollout]) -> dict[str, Rollout]:
         """Return the stored rollouts whose content is that of an offered one."""
@@ -125,7 +132,7 @@ class EncryptedStore(StoreLayer):
         attempt = await self.inner.finish(
             attempt_id,
             status=status,
-            spans=[self._sealing.seal_span(span) for span in spans],
+            spans=self._sealing.seal_spans(spans),
             failure=self._sealing.seal_failure(attempt_id, failure),
             output=self._sealing.seal_output(attempt_id, output),
         )
@@ -135,13 +142,13 @@ class EncryptedStore(StoreLayer):
         return self._opened(await self.inner.cancel(rollout_ids, reason=reason))
 
     async def add_spans(self, spans: Sequence[Span]) -> Ingest:
-        return await self.inner.add_spans([self._sealing.seal_span(span) for span in spans])
+        return await self.inner.add_spans(self._sealing.seal_spans(spans))
 
     async def spans(
         self, rollout_ids: Sequence[str], *, attempt_id: str | None = None
     ) -> list[Span]:
         spans = await self.inner.spans(rollout_ids, attempt_id=attempt_id)
-        return [self._sealing.open_span(span) for span in spans]
+        return self._sealing.open_spans(spans)
 
     async def rollouts(self, query: RolloutQuery) -> list[Rollout]:
         return self._opened(await self.inner.rollouts(query))

@@ -3,14 +3,21 @@
 A span keeps its ids, times, numbers, names and statuses; the rest of it is one encrypted value in
 its attributes. A task's content is in its input, the text of a failure in its message, a prompt's
 in its template.
+
+The decrypted value of a span is the encoded span, which begins with a byte from 0x80 on. Where only
+some of its fields are encrypted, it is a byte with the bits of these and an encoded span with only
+their content. Earlier versions put the byte before every span.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import sys
+from array import array
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.msgpack import Ext
 from msgspec.structs import replace
 
 from agl_core.errors import StoreError
@@ -45,6 +52,9 @@ _OF_SPANS: Final = ("messages", "tokens", "attributes", "errors", "rewards")
 """Fields of spans, in the order of their bits in an encrypted value; new ones come last."""
 _ALL_OF_SPANS: Final = (1 << len(_OF_SPANS)) - 1
 _NO_TOKENS: Final = Choice()
+_MOST_TASKS: Final = 1000
+_LONGEST_TASK: Final = 4096
+"""Bytes of a task that is kept in memory."""
 
 
 class _Value(msgspec.Struct, array_like=True):
@@ -87,48 +97,67 @@ class Sealing:
         bits = (1 << n for n, name in enumerate(_OF_SPANS) if name in self._fields)
         self._mask = bytes([sum(bits)])
         self._for_people = for_people
+        self._tasks: dict[bytes, bytes] = {}
+        """Encoded tasks by their places and encrypted values."""
 
     def for_people(self) -> Sealing:
         """Return one that lets a text stand for what cannot be decrypted."""
         return Sealing(self.cipher, self._fields or FIELDS, for_people=True)
 
-    def seal_span(self, span: Span) -> Span:
-        if not self._of_spans:
-            return span
-        content = encode_span(_without(span, self._open_of_spans))
-        value = self.cipher.seal(self._mask + content, _place_of(span))
-        if not self._open_of_spans:
-            return _bare(span, value)
+    def seal_spans(self, spans: Sequence[Span]) -> list[Span]:
+        if not self._of_spans or not spans:
+            return list(spans)
+        kept = spans
+        if self._open_of_spans:
+            kept = [_without(span, self._open_of_spans) for span in spans]
+        try:
+            contents = list(map(_encode, kept))
+        except (UnicodeEncodeError, OverflowError, RecursionError, NotImplementedError):
+            contents = list(map(encode_span, kept))
+        if self._open_of_spans:
+            contents = [self._mask + content for content in contents]
+        values = self.cipher.seal_all(contents, _places(spans))
+        return list(map(self._partly if self._open_of_spans else _bare, spans, values))
+
+    def _partly(self, span: Span, value: bytes) -> Span:
         bare = _without(span, self._of_spans)
         if bare.attributes:  # one that contains itself must not cost the encrypted value
             bare = SPANS.decode(encode_span(bare))
         return replace(bare, attributes={**bare.attributes, _SEALED: value})
 
-    def open_span(self, span: Span) -> Span:
-        sealed = span.attributes.get(_SEALED)
-        if not isinstance(sealed, bytes) or key_id(sealed) is None:
-            return span
+    def open_spans(self, spans: Sequence[Span]) -> list[Span]:
+        sealed = [span.attributes.get(_SEALED) for span in spans]
+        places = _places(spans)
+        values = self.cipher.all_opened(sealed, places)
+        opened: list[Span] = []
+        for number, (span, value) in enumerate(zip(spans, values, strict=True)):
+            if value is not None:
+                opened.append(_filled(span, value))
+            elif key_id(sealed[number]) is not None:
+                opened.append(self._open_span(span, places[number]))
+            else:
+                opened.append(span)
+        return opened
+
+    def _open_span(self, span: Span, place: bytes) -> Span:
+        """Return a span whose value has another key than the active one."""
+        sealed = span.attributes[_SEALED]
         try:
-            value = self.cipher.open(sealed, _place_of(span), what=f"Span {span.id!r}")
+            return _filled(span, self.cipher.open(sealed, place, what=f"Span {span.id!r}"))
         except EncryptionError as error:
             return _shown_span(_unmarked(span), self._text_of(error))
-        content = SPANS.decode(value[1:])
-        if value[0] == _ALL_OF_SPANS:
-            return content
-        fields = [name for n, name in enumerate(_OF_SPANS) if value[0] >> n & 1]
-        return _merged(_unmarked(span), content, fields)
 
     def seal_output(self, attempt_id: str, output: Any) -> Any:
         kept = json_value(output)
         if kept is None or "outputs" not in self._fields:
             return kept
-        return self.cipher.seal(encode(_Value(kept)), _place("output", attempt_id), repeatable=True)
+        return self.cipher.seal_repeatable(encode(_Value(kept)), _place("output", attempt_id))
 
     def seal_failure(self, attempt_id: str, failure: Failure | None) -> Failure | None:
         if failure is None or "errors" not in self._fields:
             return failure
         texts = encode(_Failed(failure.message, failure.traceback))
-        value = self.cipher.seal(texts, _place("failure", attempt_id), repeatable=True)
+        value = self.cipher.seal_repeatable(texts, _place("failure", attempt_id))
         return replace(failure, message=as_text(value), traceback="")
 
     def seal_attempt(self, attempt: Attempt) -> Attempt:
@@ -151,32 +180,59 @@ class Sealing:
             return attempt
         return replace(attempt, output=output, failure=failure)
 
-    def seal_rollout(self, rollout: Rollout) -> Rollout:
+    def seal_rollout(self, rollout: Rollout) -> tuple[Rollout, Task]:
         """Encrypt a rollout's task; see `seal_attempt` for its attempts.
 
-        A task that cannot be stored is returned as it is, so that the store refuses it.
+        A task that cannot be stored stays as it is, so that the store refuses it.
+
+        Returns:
+            The rollout, and the task as `open_rollout` would return it.
         """
         if "tasks" not in self._fields:
-            return rollout
+            return rollout, rollout.task
         try:
             content = encode(rollout.task)
-            _TASKS.decode(content)
+            task = _TASKS.decode(content)
         except (RecursionError, StoreError):
-            return rollout
-        value = self.cipher.seal(content, _place("task", rollout.id))
-        return replace(rollout, task=Task(id=rollout.task.id, input=value))
+            return rollout, rollout.task
+        place = _place("task", rollout.id)
+        value = self.cipher.seal(content, place)
+        self._remember(place + value, content)
+        return replace(rollout, task=Task(id=rollout.task.id, input=value)), task
 
     def open_rollout(self, rollout: Rollout) -> Rollout:
-        task, attempts = rollout.task, tuple(map(self.open_attempt, rollout.attempts))
-        if key_id(task.input) is not None:
-            place, what = _place("task", rollout.id), f"The task of rollout {rollout.id!r}"
-            task = self._opened(
-                task.input, place, _TASKS, what, lambda shown: Task(id=rollout.task.id, input=shown)
-            )
-        same = all(one is other for one, other in zip(attempts, rollout.attempts, strict=True))
-        if same and task is rollout.task:
+        task = self._open_task(rollout)
+        attempts = rollout.attempts
+        for attempt in attempts:
+            if attempt.output is not None or attempt.failure is not None:
+                attempts = tuple(map(self.open_attempt, attempts))
+                break
+        if task is rollout.task and attempts is rollout.attempts:
             return rollout
         return replace(rollout, task=task, attempts=attempts)
+
+    def _open_task(self, rollout: Rollout) -> Task:
+        sealed = rollout.task.input
+        if key_id(sealed) is None:
+            return rollout.task
+        place = _place("task", rollout.id)
+        known = self._tasks.get(place + sealed)
+        if known is not None:
+            return _TASKS.decode(known)
+        what = f"The task of rollout {rollout.id!r}"
+        try:
+            value = self.cipher.open(sealed, place, what=what)
+        except EncryptionError as error:
+            return Task(id=rollout.task.id, input=self._text_of(error))
+        self._remember(place + sealed, value)
+        return _TASKS.decode(value)
+
+    def _remember(self, sealed: bytes, task: bytes) -> None:
+        """Keep a task, as a rollout is read several times: queued, claimed and waited for."""
+        if len(self._tasks) == _MOST_TASKS:
+            self._tasks.clear()
+        if len(task) <= _LONGEST_TASK:
+            self._tasks[sealed] = task
 
     def seal_resources(self, resources: Resources) -> Resources:
         if "prompts" not in self._fields:
@@ -255,13 +311,38 @@ def key_of_span(span: Span) -> str | None:
     return key_id(span.attributes.get(_SEALED))
 
 
+def _packed(value: Any) -> Ext:
+    """Encode tokens as `agl_core.store.encode` does, which takes longer because it takes any value.
+
+    Raises:
+        NotImplementedError: the value is another one.
+    """
+    code = _CODES.get(value.typecode) if value.__class__ is array else None
+    if code is None:
+        raise NotImplementedError
+    return Ext(code, value.tobytes())
+
+
+_CODES: Final = {each: encode(array(each))[2] for each in "id" if sys.byteorder == "little"}
+"""Codes of msgpack that `agl_core.store.encode` gives packed tokens, by their types."""
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=_packed).encode
+
+
 def _place(kind: str, record: str) -> bytes:
     return kind.encode() + b" " + exact_bytes(record)
 
 
-def _place_of(span: Span) -> bytes:
-    attempt = exact_bytes(span.attempt_id)
-    return b"span %d " % len(attempt) + attempt + exact_bytes(span.id)
+def _places(spans: Sequence[Span]) -> list[bytes]:
+    """Return the places of the spans' values; neighbours are usually of one attempt."""
+    places: list[bytes] = []
+    attempt_id, prefix = None, b""
+    for span in spans:
+        if span.attempt_id != attempt_id:
+            attempt_id = span.attempt_id
+            attempt = exact_bytes(attempt_id)
+            prefix = b"span %d %b" % (len(attempt), attempt)
+        places.append(prefix + exact_bytes(span.id))
+    return places
 
 
 def _unmarked(span: Span) -> Span:
@@ -272,18 +353,30 @@ def _unmarked(span: Span) -> Span:
 
 def _bare(span: Span, value: bytes) -> Span:
     """Return a span whose content is all in the encrypted value, with the counts of its tokens."""
-    attributes: dict[str, Any] = {_SEALED: value}
     call, reward = span.call, span.reward
+    attributes: dict[str, Any] = {_SEALED: value}
     if call is not None:
-        attributes[GEN_AI_REQUEST_MODEL] = call.model
-        attributes[GEN_AI_USAGE_INPUT_TOKENS] = len(call.prompt_token_ids)
         sampled = 0
         for choice in call.choices:
             sampled += len(choice.token_ids)
+        attributes[GEN_AI_REQUEST_MODEL] = call.model
+        attributes[GEN_AI_USAGE_INPUT_TOKENS] = len(call.prompt_token_ids)
         attributes[GEN_AI_USAGE_OUTPUT_TOKENS] = sampled
     if reward is not None and reward.why:
         reward = replace(reward, why="")
     return replace(span, attributes=attributes, error="", call=None, reward=reward)
+
+
+def _filled(span: Span, value: bytes) -> Span:
+    """Return a stored span with its decrypted content; see the module for the forms of that."""
+    fields = value[0]
+    if fields > _ALL_OF_SPANS:
+        return SPANS.decode(value)
+    content = SPANS.decode(value[1:])
+    if fields == _ALL_OF_SPANS:
+        return content
+    named = [name for n, name in enumerate(_OF_SPANS) if fields >> n & 1]
+    return _merged(_unmarked(span), content, named)
 
 
 def _without(span: Span, fields: frozenset[str]) -> Span:

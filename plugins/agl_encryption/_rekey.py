@@ -112,7 +112,7 @@ class _Rekeying:
         sealing, fresh = self._sealing, _Fresh(rollout.id)
         opened = sealing.open_rollout(rollout)
         if key_id(rollout.task.input) != self._active:
-            sealed = sealing.seal_rollout(opened)
+            sealed, _ = sealing.seal_rollout(opened)
             fresh.rollout = None if sealed.task == rollout.task else sealed
         for attempt, plain in zip(rollout.attempts, opened.attempts, strict=True):
             if attempt.status.final and _keys_of_attempt(attempt) - {self._active}:
@@ -127,7 +127,7 @@ class _Rekeying:
         span: Span = SPANS.decode(blob)
         if key_of_span(span) == self._active:
             return span.id, blob
-        sealed = self._sealing.seal_span(self._sealing.open_span(span))
+        (sealed,) = self._sealing.seal_spans(self._sealing.open_spans([span]))
         if sealed is span:
             return span.id, blob
         fresh.changed += 1

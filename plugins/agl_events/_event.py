@@ -47,10 +47,10 @@ class BusEvent(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
     """The facts; the documentation lists those of each channel."""
     metadata: dict[str, Any] = {}
-    """``run``, ``sequence``, ``version``, and ``cut`` if parts were left out.
+    """``run``, ``outbox``, ``sequence``, ``version``, and ``cut`` if parts were left out.
 
-    ``sequence`` counts the events of a run directory: it orders them even if the clock was set
-    back, and a gap is an event that was dropped.
+    ``sequence`` counts the events of an outbox: it orders them even if the clock was set back, and
+    a gap is an event that was dropped. ``outbox`` is the id of its file.
     """
 
 

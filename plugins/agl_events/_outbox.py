@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import SystemRandom
 from typing import Final
 
 import msgspec
@@ -30,6 +31,8 @@ _BUSY_SHARED_S: Final = 0.05
 """Wait for an outbox of a runner, of which there are others."""
 _MOST_RUNNERS: Final = 1_000
 """Runners on a machine with outboxes in one directory."""
+_ID_BITS: Final = 63
+"""Integers of SQLite have no more without a sign."""
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9.\-]")
 _TABLES: Final = """\
 CREATE TABLE IF NOT EXISTS events (
@@ -65,6 +68,9 @@ class EventOutbox:
         last = "SELECT max(coalesce((SELECT max(number) FROM events), 0), coalesce((SELECT value FROM numbers WHERE name = 'last'), 0))"
         self.last: int = connection.execute(last).fetchone()[0]
         """The greatest number of an event so far."""
+        made = connection.execute("SELECT value FROM numbers WHERE name = 'outbox'").fetchone()[0]
+        self.id = f"{made:016x}"
+        """Chosen when the file is made: numbers of another outbox say nothing about its events."""
 
     @classmethod
     def open(
@@ -82,9 +88,9 @@ class EventOutbox:
             OutboxInUseError: another process uses it.
             ConfigError: the file has a later version, is not an outbox, or cannot be written.
         """
-        make_private_directory(file.parent)
         wait_s = _BUSY_S if busy_s is None else busy_s
         try:
+            make_private_directory(file.parent)
             touch_private(file)
             connection = _connect(file, wait_s)
         except sqlite3.OperationalError as error:
@@ -95,7 +101,10 @@ class EventOutbox:
                 f"make the file writable"
             ) from error
         except OSError as error:
-            raise ConfigError(f"Outbox {file} cannot be created: {error}") from error
+            raise ConfigError(
+                f"Outbox {file} cannot be created: {error}: make the directory writable, or set "
+                f"the run's directory to another one"
+            ) from error
         except sqlite3.DatabaseError as error:
             damaged = file.with_name(f"{file.name}.damaged-{wall_ns()}")
             file.rename(damaged)
@@ -223,6 +232,8 @@ def _connect(file: Path, busy_s: float) -> sqlite3.Connection:
             connection.execute(f"PRAGMA user_version = {_VERSION}")
             for statement in _TABLES.split(";\n")[:-1]:
                 connection.execute(statement)
+            new = SystemRandom().getrandbits(_ID_BITS)
+            connection.execute("INSERT OR IGNORE INTO numbers VALUES ('outbox', ?)", (new,))
     except BaseException:
         connection.close()
         raise

@@ -86,7 +86,7 @@ class EventSender:
         self._lock = threading.Lock()
         self._queue: deque[tuple[int, BusEvent]] = deque()
         self._counts: Counter[str] = Counter()
-        self._sequence = 0
+        self._sequence, self._outbox_id = 0, ""
         self._closed = self._signalled = self._all_written = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: Future[None] = Future()
@@ -118,7 +118,8 @@ class EventSender:
             if self._closed or len(self._queue) >= _IN_MEMORY:
                 self._counts["events_dropped"] += 1
                 return
-            self._queue.append((self._sequence, make({"sequence": self._sequence})))
+            metadata = {"outbox": self._outbox_id, "sequence": self._sequence}
+            self._queue.append((self._sequence, make(metadata)))
             if self._signalled or self._loop is None:
                 return
             self._signalled = True
@@ -183,7 +184,7 @@ class EventSender:
         self._wake, self._written, self._ending = asyncio.Event(), asyncio.Event(), asyncio.Event()
         try:
             with self._lock:
-                self._sequence = outbox.last
+                self._sequence, self._outbox_id = outbox.last, outbox.id
                 self._loop = asyncio.get_running_loop()
             await self._deliver(outbox, self._make_bus(), connect_s)
         finally:

@@ -1,7 +1,7 @@
 """Personal data: found, masked, and kept out of training.
 
-`_find` recognises it and `_masks` says what is left of it; `_masker` applies both to texts and JSON
-values, `_logs` to log records. `_options` has the section ``[privacy]``, which `_observer` follows
+`_find`, `_postal` and `_presidio` recognise it, and `_masks` says what is left of it; `_masker`
+applies both to texts and JSON values, `_logs` to log records. `_options` has the section ``[privacy]``, which `_observer` follows
 for logs, `_filter` for training and events, and `_layer` for stores; `_exports` has ``--mask``.
 """
 

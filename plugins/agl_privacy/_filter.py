@@ -32,7 +32,7 @@ class PrivacyFilter:
             ConfigError, MissingExtraError: an option is wrong.
         """
         self._options = options
-        self._masker = Masker(options)
+        self._masker = Masker.shared(options)
         self._uses = {
             "imitation": options.imitation,
             "reflection": options.reflection,

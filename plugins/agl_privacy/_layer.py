@@ -190,4 +190,4 @@ def _masked_call(call: ModelCall, masker: Masker) -> ModelCall:
 
 def make_layer(options: PrivacyOptions, store: StoreLifecycle) -> StoreLifecycle:
     """Return the store, in a layer that masks if the options ask for it."""
-    return MaskingLayer(store, Masker(options)) if options.store else store
+    return MaskingLayer(store, Masker.shared(options)) if options.store else store

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,9 @@ _OFF: Final = ("off", "0", "false", "no", "none")
 _ON: Final = ("", "on", "1", "true", "yes", "all")
 _OWN: Final = "agl_"
 """Beginning of the names of agl-core's loggers, and their rule."""
+
+_INSIDE: Final = ContextVar("agl_privacy_inside", default=False)
+"""Whether a record is being masked: a recogniser, or a library that it uses, may log."""
 
 Rule = Callable[[], "Masker | None"]
 """Returns what masks the records of some loggers, or None where they stay as they are."""
@@ -39,8 +43,17 @@ class MaskingFactory:
     def __call__(self, name: str, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._inner(name, *args, **kwargs)
         rule = self._rule(name)
-        if rule is not None:
+        if rule is None:
+            return record
+        if _INSIDE.get():
+            record.msg, record.args = "(a record from inside a recogniser)", None
+            record.exc_info = record.exc_text = record.stack_info = None
+            return record
+        inside = _INSIDE.set(True)
+        try:
             _mask(record, rule)
+        finally:
+            _INSIDE.reset(inside)
         return record
 
     def _rule(self, name: str) -> Rule | None:
@@ -113,8 +126,9 @@ def mask_logs(*loggers: str, enabled: bool = True, options: MaskOptions | None =
         ConfigError, MissingExtraError: an option is wrong; see `Masker`.
     """
     from agl_privacy._masker import Masker  # noqa: PLC0415
+    from agl_privacy._options import MaskOptions  # noqa: PLC0415
 
-    masker = Masker(options) if enabled else None
+    masker = Masker.shared(options or MaskOptions()) if enabled else None
     for name in loggers or (_OWN,):
         masking().rules[name] = lambda: masker
 

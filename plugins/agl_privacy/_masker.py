@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -14,11 +15,15 @@ from agl_core.errors import ConfigError
 from agl_privacy._find import Finder, PersonalData, emails, named, network_addresses, phones
 from agl_privacy._masks import MASKS, everything, name
 from agl_privacy._options import MaskOptions
+from agl_privacy._postal import postal_addresses
+from agl_privacy._presidio import presidio_names
 
 _PASSES: Final = 8
 """A masked text is masked again until nothing is found, so that masking twice changes nothing."""
 _HEAD: Final = 200
 """Characters in which a text says that it is an image or another file."""
+_SHARED: Final = WeakValueDictionary[str, "Masker"]()
+"""Those that are in use, by their options."""
 _HIDDEN: Final = "***"
 """Stands for a value that is nested too deeply to be read."""
 
@@ -31,10 +36,25 @@ class Masker:
 
         Raises:
             ConfigError: a file, a name, a region or a recogniser is wrong.
-            MissingExtraError: regions are given, and the extra ``privacy`` is not installed.
+            MissingExtraError: an option needs an extra that is not installed.
         """
         self.options = options or MaskOptions()
         self._finders = [*_finders(self.options)]
+
+    @classmethod
+    def shared(cls, options: MaskOptions) -> Masker:
+        """Return one that is in use with equal options and files, else a new one.
+
+        The parts of a run share one, because a recogniser may have a model to load.
+
+        Raises:
+            ConfigError, MissingExtraError: see `Masker`.
+        """
+        key = _key(options)
+        masker = _SHARED.get(key)
+        if masker is None:
+            masker = _SHARED[key] = cls(options)
+        return masker
 
     def find(self, text: str) -> list[PersonalData]:
         """Return what a text holds, in order; ranges that overlap are one.
@@ -139,6 +159,19 @@ def texts(value: Any) -> Iterable[str]:
             left.append(msgspec.structs.asdict(each))
 
 
+def _key(options: MaskOptions) -> str:
+    """Return the options as text, with the times at which their files were changed."""
+    sources = [each.rpartition(":")[0] for each in options.recognizers]
+    files = [options.names_file or "", *options.presidio_models, *sources]
+    changed: list[int] = []
+    for file in filter(None, files):
+        try:
+            changed.append(Path(file).expanduser().stat().st_mtime_ns)
+        except (OSError, RuntimeError, ValueError):  # it is no file
+            changed.append(0)
+    return f"{options.model_dump_json(include={*MaskOptions.model_fields})} {changed}"
+
+
 def _replaced(text: str, found: Sequence[PersonalData]) -> str:
     parts: list[str] = []
     at = 0
@@ -156,6 +189,8 @@ def _finders(options: MaskOptions) -> Iterable[tuple[str, Finder]]:
         yield "phone", phones(options.regions)
     if options.address:
         yield "address", network_addresses
+    if options.postal:
+        yield "postal", postal_addresses
     if options.name:
         names = [*options.names]
         if options.names_file is not None:
@@ -163,6 +198,8 @@ def _finders(options: MaskOptions) -> Iterable[tuple[str, Finder]]:
             names += [line.strip() for line in lines if line.strip()]
         if names:
             yield "name", named(names)
+        for model in options.presidio_models:
+            yield "name", presidio_names(model)
         for reference in options.recognizers:
             yield "name", _checked(reference)
 

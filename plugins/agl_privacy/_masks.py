@@ -49,6 +49,7 @@ MASKS: Final[Mapping[str, Callable[[str], str]]] = {
     "email": email,
     "phone": phone,
     "address": address,
+    "postal": everything,
     "name": name,
 }
 """Kind to its mask; other kinds have that of names."""

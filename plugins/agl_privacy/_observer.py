@@ -19,15 +19,21 @@ from agl_privacy._options import PrivacyOptions
 class PrivacyObserver:
     """Masks the logs of a run; implements `agl_core.interfaces.RunObserver`."""
 
-    def __init__(self, masker: Masker | None) -> None:
-        """Keep what masks the logs; None leaves them as they are."""
+    def __init__(self, masker: Masker, *, logs: bool) -> None:
+        """Keep what masks, which the other parts of the run share.
+
+        Args:
+            masker: What masks the logs.
+            logs: False leaves them as they are.
+        """
         self.losses = Losses()
         self._masker = masker
+        self._logs = logs
 
     @asynccontextmanager
     async def following(self) -> AsyncGenerator[None]:
         """Mask the logs of agl-core inside."""
-        with masked_logs(self._masker):
+        with masked_logs(self._masker if self._logs else None):
             yield
 
     def started(self, config: Any) -> None:
@@ -61,5 +67,15 @@ def make_observer(
             "Configuration: privacy.store = true masks the answers that rollout.resume = 'replay' "
             "would give the agent again: set one of them to its default"
         )
-    masker = Masker(options)  # also checks what logs do not use
-    return PrivacyObserver(masker if options.logs else None)
+    return PrivacyObserver(Masker.shared(options), logs=options.logs)
+
+
+def make_runner_observer(config: RunConfig, plugins: PluginManager) -> PrivacyObserver:
+    """Make what masks the logs of a runner's process, as `agl_remote.RunnerObserver`.
+
+    Raises:
+        ConfigError, MissingExtraError: an option is wrong.
+    """
+    del plugins
+    options = validate(PrivacyOptions, config.sections["privacy"], where="privacy")
+    return PrivacyObserver(Masker.shared(options), logs=options.logs)

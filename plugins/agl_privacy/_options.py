@@ -6,7 +6,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-KINDS: Final = ("email", "phone", "address", "name")
+KINDS: Final = ("email", "phone", "address", "postal", "name")
 """Kinds of personal data that have a switch each."""
 
 
@@ -23,14 +23,22 @@ class MaskOptions(BaseModel):
     address: bool = True
     """IP addresses: ``192.168.1.1`` becomes ``192.***.*.1``. Those by which a machine names itself,
     such as ``127.0.0.1``, stay."""
+    postal: bool = True
+    """Postal addresses of the US, the United Kingdom, Germany and France: a street with a number, and
+    a postcode with its city. ``10 Downing Street, London SW1A 2AA`` becomes
+    ``** ******* ******, ****** **** ***``."""
     name: bool = True
-    """Names that `names`, `names_file` or `recognizers` find: ``Anna`` becomes ``A**a``."""
+    """Names that `names`, `names_file`, `presidio_models` or `recognizers` find: ``Anna`` becomes
+    ``A**a``."""
     regions: list[str] = Field(default_factory=list[str])
     """Regions whose national phone numbers count too, such as ``US``; needs the extra ``privacy``."""
     names: list[str] = Field(default_factory=list[str])
     """Names of people; upper and lower case count alike."""
     names_file: str | None = None
     """File with one name per line."""
+    presidio_models: list[str] = Field(default_factory=list[str])
+    """spaCy models, installed or in a directory, by which presidio-analyzer finds names of people,
+    such as ``en_core_web_sm``; needs the extra ``privacy-presidio``."""
     recognizers: list[str] = Field(default_factory=list[str])
     """``module:function`` or ``file.py:function``, called with a text: it returns pairs of start and
     end, which are masked as names are."""

@@ -16,6 +16,11 @@ def agl_register_observers(register: Register) -> None:
         config="agl_privacy._options:PrivacyOptions",
         summary="masks personal data in logs, and keeps it out of training",
     )
+    register(
+        "privacy.runner",
+        "agl_privacy._observer:make_runner_observer",
+        summary="masks personal data in the logs of a runner in a process of its own",
+    )
 
 
 @hookimpl

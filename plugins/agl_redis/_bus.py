@@ -387,7 +387,7 @@ def _order(id_: str, event: BusEvent | None) -> tuple[Any, ...]:
     """
     at, _, number = id_.partition("-")
     if event is None:
-        return (int(at), "", "", 0, int(number), "")
-    run, sequence = event.metadata.get("run"), event.metadata.get("sequence")
+        return (int(at), "", 0, int(number), "")
+    outbox, sequence = event.metadata.get("outbox"), event.metadata.get("sequence")
     counted = sequence if isinstance(sequence, int) else 0
-    return (int(at), str(run), event.service, counted, int(number), event.id)
+    return (int(at), str(outbox), counted, int(number), event.id)

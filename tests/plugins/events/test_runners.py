@@ -68,6 +68,7 @@ async def test_a_runner_publishes_its_attempts_and_nothing_of_the_trainer(
     assert server.channels == ["rollout:started", "rollout:finished"]
     for number, event in enumerate(server.events, start=1):
         assert event.service == f"agl-core/runner/{host()}/1"
+        assert event.metadata.pop("outbox")
         assert event.metadata == {"run": "shop", "sequence": number, "version": 1}
         assert event.data["rollout"] == ran.id
     assert one.events.losses.counts == {}
@@ -86,6 +87,7 @@ async def test_runners_of_a_machine_have_outboxes_and_names_of_their_own(
     for name in names:
         numbers = [each.metadata["sequence"] for each in server.events if each.service == name]
         assert numbers == [1, 2, 3, 4, 5, 6]
+    assert len({(each.service, each.metadata["outbox"]) for each in server.events}) == 2
     assert outboxes(tmp_path / "shop") == [
         runner_outbox(tmp_path / "shop", number) for number in (1, 2)
     ]
@@ -143,6 +145,29 @@ async def test_a_wrong_password_ends_a_runner_at_its_start(
     with pytest.raises(ConfigError, match="refuses the password"):
         async with runner().events.following():
             raise AssertionError("it began")
+
+
+async def test_a_runner_that_may_write_nowhere_says_so(
+    runner: MakeRunner, server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "shop").write_text("a file, no directory")
+    with pytest.raises(ConfigError, match="cannot be created"):
+        async with runner().events.following():
+            raise AssertionError("it began")
+
+
+async def test_an_outbox_that_was_deleted_is_told_from_the_next_of_its_name(
+    runner: MakeRunner, server: Server, tmp_path: Path
+) -> None:
+    """A new file under the same name begins with 1 again, and has an id of its own."""
+    for _ in range(2):
+        one = runner()
+        async with one.events.following():
+            one.run(1)
+        runner_outbox(tmp_path / "shop", 1).unlink()
+    assert [each.metadata["sequence"] for each in server.events] == [1, 2, 1, 2]
+    assert len({each.service for each in server.events}) == 1
+    assert len({each.metadata["outbox"] for each in server.events}) == 2
 
 
 def test_all_outboxes_of_a_run_are_sent_except_those_in_use(

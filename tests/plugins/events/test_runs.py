@@ -57,7 +57,10 @@ def test_every_hook_is_an_event(bench: Bench, server: Server) -> None:
     assert server.channels[:2] == ["config:resolved", "run:started"]
     assert server.channels[-1] == "run:finished"
     assert not [cause for cause in report.lost if cause.startswith("events")]
-    for number, event in enumerate(server.events, start=1):
+    events = server.events
+    (outbox,) = {event.metadata.pop("outbox") for event in events}
+    assert len(outbox) == 16
+    for number, event in enumerate(events, start=1):
         assert event.service == "agl-core"
         assert event.metadata == {"run": "bench", "sequence": number, "version": 1}
         assert event.time.endswith("+00:00")

@@ -14,15 +14,16 @@ MAILS = [f"person.{_letters(n)}@mail{n}.example.org" for n in range(50)]
 PHONES = [f"+49 170 12345{n:02d}" for n in range(50)]
 ADDRESSES = [f"203.0.{100 + n}.{n + 7}" for n in range(50)]
 NAMES = [f"Vorn{_letters(n)} Nachn{_letters(n)}" for n in range(50)]
-ITEMS = [*MAILS, *PHONES, *ADDRESSES, *NAMES]
-"""200 items."""
+POSTAL = [f"Testweg {n + 1}, {10100 + n} Ort{_letters(n)}" for n in range(50)]
+ITEMS = [*MAILS, *PHONES, *ADDRESSES, *NAMES, *POSTAL]
+"""250 items."""
 SECTION = {"names": NAMES}
 
 
-def four(number: int) -> str:
+def five(number: int) -> str:
     """Return a text with one item of each kind; 50 texts have all."""
     at = number % 50
-    return f"Ask {NAMES[at]} ({MAILS[at]}, {PHONES[at]}) at {ADDRESSES[at]}"
+    return f"Ask {NAMES[at]} ({MAILS[at]}, {PHONES[at]}) at {ADDRESSES[at]} or {POSTAL[at]}"
 
 
 def found_in(text: str | bytes, items: Iterable[str] = ITEMS) -> list[str]:

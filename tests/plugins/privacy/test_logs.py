@@ -8,6 +8,9 @@ import pytest
 from agl_privacy import Masker, MaskOptions, mask_logs
 from agl_privacy._logs import VARIABLE, MaskingFactory, masked_logs, masking
 
+from agl_core.app import load_plugins
+from agl_core.config import resolve
+
 MAIL = "john@example.com"
 
 
@@ -99,6 +102,17 @@ def test_loggers_of_programs_are_masked_on_request(logs: io.StringIO) -> None:
     assert logs.getvalue().endswith("mine j***@e*****e.com\n")
 
 
+async def test_the_section_counts_in_a_runner_of_another_process(logs: io.StringIO) -> None:
+    config = resolve({"privacy": {"names": ["Anna"], "email": False}})
+    plugins = load_plugins()
+    observer = plugins.registry("observers").create("privacy.runner", config, plugins)
+    async with observer.following():
+        warn("agl_core", "Anna %s", MAIL)
+    warn("agl_core", "Anna %s", MAIL)
+    assert logs.getvalue() == f"agl_core A**a {MAIL}\nagl_core Anna j***@e*****e.com\n"
+    assert observer.losses.counts == {}
+
+
 def test_masking_is_switched_off_for_a_time(logs: io.StringIO) -> None:
     with masked_logs(None):
         warn("agl_core", MAIL)
@@ -138,3 +152,18 @@ def test_it_is_installed_once_over_a_factory_of_the_user() -> None:
     logging.setLogRecordFactory(Mine)
     assert masking() is masking()
     assert isinstance(masking()("agl_core", 30, "f", 1, MAIL, None, None), Mine)
+
+
+def chatty(text: str) -> list[tuple[int, int]]:
+    warn("library.of.a.recogniser", "reads %s", text)
+    return [(0, 4)] if text.startswith("Erna") else []
+
+
+def test_a_recogniser_may_log_while_a_record_is_masked(logs: io.StringIO) -> None:
+    mask_logs("", options=MaskOptions(recognizers=[f"{__name__}:chatty"]))
+    warn("mine", "Erna was here")
+    assert "Erna" not in logs.getvalue()
+    assert logs.getvalue().startswith(
+        "library.of.a.recogniser (a record from inside a recogniser)\n"
+    )
+    assert logs.getvalue().endswith("mine E**a was here\n")

@@ -49,6 +49,8 @@ def outside(text: str) -> Iterable[tuple[int, int]]:
         ("std::vector a::b x[1::2] 12:30:45", "std::vector a::b x[1::2] 12:30:45"),
         ("Anna Schmidt and ANNA-SCHMIDT", "A**a S*****t and A**A-S*****T"),
         ("Anna, Lizzy, Li and anna_schmidt", "Anna, Lizzy, L* and a**a_s*****t"),
+        ("at 10 Downing Street, London SW1A 2AA!", "at ** ******* ******, ****** **** ***!"),
+        ("Li, Musterweg 1, 10115 Berlin", "L*, ********* *, ***** ******"),
         ("O'Brien met 王小明。", "*'B***n met 王*明。"),
         ("", ""),
     ],
@@ -63,6 +65,7 @@ def test_each_kind_has_its_mask(text: str, masked: str) -> None:
         ("email", "john@example.com"),
         ("phone", "+49 170 1234567"),
         ("address", "192.168.1.1"),
+        ("postal", "10 Downing Street, London SW1A 2AA"),
         ("name", "Anna Schmidt"),
     ],
 )
@@ -110,7 +113,15 @@ CHARACTERS = st.characters(exclude_categories=[]) | st.sampled_from(
     "@.+-*:%()[]{}\"'\\0179aFz\x00\ud800"
 )
 PLANTED = st.sampled_from(
-    ["john@example.com", "+49 170 1234567", "192.168.1.1", "2001:db8::5", "Anna Schmidt", "\\u0061"]
+    [
+        "john@example.com",
+        "+49 170 1234567",
+        "192.168.1.1",
+        "2001:db8::5",
+        "Anna Schmidt",
+        "\\u0061",
+        "1 A St, B, NY 10001",
+    ]
 )
 TEXTS = st.lists(PLANTED | st.text(CHARACTERS, max_size=12), max_size=8).map("".join)
 
@@ -138,6 +149,9 @@ def test_masking_twice_changes_nothing_and_no_text_raises(text: str) -> None:
         "1:" * 200_000,
         "(1" * 200_000,
         "\ud800\x00" * 500_000,
+        "12 Main Street, A IL 62704 " * 50_000,
+        "Am Aa-Bb-Cc Dd 10115 Berlin " * 50_000,
+        "AA11 1AA " * 100_000,
     ],
     ids=lambda text: text[:4].encode("unicode_escape").decode(),
 )

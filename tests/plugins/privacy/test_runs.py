@@ -4,12 +4,15 @@ import asyncio
 import io
 import json
 import logging
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import agl_records
 import pytest
+from agl_privacy import Masker, MaskOptions
+from agl_privacy import _masker as masking_of_texts
 from click.testing import CliRunner
 
 import agl_core as agl
@@ -20,7 +23,7 @@ from agl_core.types import Batch
 from tests.core.app.conftest import Bench, ask, speak
 from tests.plugins.events import memory_bus
 from tests.plugins.events.memory_bus import SERVERS, server_of
-from tests.plugins.privacy.planted import ITEMS, NAMES, SECTION, found_below, found_in, four
+from tests.plugins.privacy.planted import ITEMS, NAMES, SECTION, five, found_below, found_in
 
 FILTERED = "calls_filtered_personal_data"
 
@@ -57,7 +60,7 @@ async def clean_then_personal(task: agl.Task) -> str:
             [
                 {"role": "user", "content": "a clean question"},
                 {"role": "assistant", "content": first},
-                {"role": "user", "content": four(int(task.input))},
+                {"role": "user", "content": five(int(task.input))},
             ]
         )
     return first
@@ -100,7 +103,7 @@ def test_without_the_section_nothing_is_left_out(bench: Bench) -> None:
 
 def test_a_step_without_a_call_that_is_left_is_an_error(bench: Bench) -> None:
     async def personal(task: agl.Task) -> str:
-        return await speak("writer", four(int(task.input)))
+        return await speak("writer", five(int(task.input)))
 
     bench.sections["privacy"] = SECTION
     with pytest.raises(TrainingError, match=r"calls_filtered_personal_data.*Filters of training"):
@@ -145,7 +148,7 @@ def test_stored_text_cannot_be_replayed(bench: Bench) -> None:
 async def says_all(task: agl.Task) -> str:
     """Personal data in messages, tools, errors, messages of the program, objects and logs."""
     number = int(task.input)
-    text = four(number)
+    text = five(number)
     if number % 5 == 4:
         logging.getLogger("agl_core.runner").error("lost %s", text)
         raise ValueError(text)
@@ -161,14 +164,14 @@ async def says_all(task: agl.Task) -> str:
 
 
 def rates(task: agl.Task, output: Any, attempt: agl.AttemptRecord) -> agl.Score:
-    assert str(output) == four(int(task.input))
-    assert any(four(int(task.input)) in str(call.messages) for call in attempt.calls)
+    assert str(output) == five(int(task.input))
+    assert any(five(int(task.input)) in str(call.messages) for call in attempt.calls)
     return agl.Score(1.0, f"because {output}")
 
 
 @pytest.fixture
 def planted(bench: Bench) -> Any:
-    """Returns a run of 50 tasks that say 200 items, and what it published and logged."""
+    """Returns a run of 50 tasks that say 250 items, and what it published and logged."""
 
     def run(**section: Any) -> tuple[agl.Report, str, bytes, Batches]:
         SERVERS.clear()
@@ -205,9 +208,9 @@ def tokens_of(database: Path) -> bytes:
 
 
 @pytest.mark.timeout(600)
-def test_nothing_of_200_items_is_where_it_may_not_be(planted: Any, tmp_path: Path) -> None:
+def test_nothing_of_250_items_is_where_it_may_not_be(planted: Any, tmp_path: Path) -> None:
     report, logs, published, batches = planted(store=True)
-    assert (report.lost[FILTERED], len(ITEMS)) == (40, 200)
+    assert (report.lost[FILTERED], len(ITEMS)) == (40, 250)
     assert found_in(logs) == []
     assert "p*********@m*****************e.org" in logs or "lost Ask V" in logs
     assert found_in(published) == []
@@ -219,7 +222,7 @@ def test_nothing_of_200_items_is_where_it_may_not_be(planted: Any, tmp_path: Pat
 
 
 @pytest.mark.timeout(600)
-def test_nothing_of_200_items_is_in_masked_exports(planted: Any, tmp_path: Path) -> None:
+def test_nothing_of_250_items_is_in_masked_exports(planted: Any, tmp_path: Path) -> None:
     planted(reinforcement="off")
     directory = tmp_path / "bench"
     assert set(found_in((directory / "store.db").read_bytes())) == {*ITEMS}
@@ -257,3 +260,40 @@ def test_rows_whose_tokens_say_it_are_left_out(planted: Any, tmp_path: Path) -> 
     assert (summary.rows, summary.lost["personal_data"]) == (40, 40)
     assert found_in(output.read_bytes()) == []
     assert b"because Ask V****" in output.read_bytes()
+
+
+def test_the_recogniser_is_built_once_for_all_parts_of_a_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names, built = tmp_path / "names.txt", []
+    names.write_text("Erna Pfau\n")
+    make = masking_of_texts._finders
+
+    def counting(options: Any) -> Any:
+        built.append(options)
+        return make(options)
+
+    monkeypatch.setattr(masking_of_texts, "_finders", counting)
+    bench.plugins = [memory_bus]
+    phase = {"algorithm": "reinforce", "group_size": 2, "steps": 1}
+    bench.sections |= {
+        "privacy": {"names_file": str(names), "store": True},
+        "events": {"url": "memory://host"},
+        "phases": [phase, {**phase, "steps": 2}],
+        "train": {"tasks_per_step": 2},
+    }
+    report = bench.train()
+    assert len(report.steps) == 3
+    assert [options.names_file for options in built if options.names_file] == [str(names)]
+
+
+def test_a_recogniser_is_not_shared_after_its_file_changed(tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("Erna Pfau\n")
+    options = MaskOptions(names_file=str(names))
+    first = Masker.shared(options)
+    assert Masker.shared(options) is first
+    names.write_text("Anna Schmidt\n")
+    os.utime(names, ns=(1, 1))
+    other = Masker.shared(options)
+    assert other.text("Erna Pfau, Anna Schmidt") == "Erna Pfau, A**a S*****t"

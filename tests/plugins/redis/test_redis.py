@@ -132,7 +132,7 @@ async def test_the_order_of_channels_is_the_servers_and_the_runs_not_the_publish
     bus = await opened(url, prefix)
     client: Any = bus._connected  # type: ignore[attr-defined]
     for number, channel in enumerate(channels, start=1):
-        metadata = {"run": "shop", "sequence": number}
+        metadata = {"outbox": "a1", "sequence": number}
         event = BusEvent(
             id=f"event_{9 - number}",
             time=f"20{30 - number}-01-01T00:00:00.000000+00:00",

@@ -30,11 +30,18 @@ UPLOAD = """\
 import sys
 from pathlib import Path
 
-import s3fs.core
+import s3fs
 from agl_storage._local import folder_unit
 from agl_storage._remote import Remote
 
-s3fs.core.calculate_chunksize = lambda size, **_: int(sys.argv[4])
+put_file = s3fs.S3FileSystem._put_file
+
+
+async def in_parts(self, *args, **kwargs):
+    await put_file(self, *args, **{**kwargs, "chunksize": int(sys.argv[4])})
+
+
+s3fs.S3FileSystem._put_file = in_parts
 options = {"endpoint_url": sys.argv[3], "client_kwargs": {"region_name": ""}}
 Remote(sys.argv[1], options).put(folder_unit(Path(sys.argv[2]), "checkpoints/step-000009"))
 """
@@ -110,13 +117,17 @@ def test_a_process_killed_in_mid_upload_leaves_no_checkpoint(
 def test_an_error_inside_an_upload_leaves_no_file(
     server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import s3fs.core
+    import s3fs
 
     (tmp_path / "large").mkdir()
     with (tmp_path / "large" / "weights").open("wb") as file:
         file.truncate(3 * PART_BYTES)
-    monkeypatch.setattr(s3fs.core, "calculate_chunksize", lambda size, **_: PART_BYTES)
-    call = s3fs.S3FileSystem._call_s3
+    call, put_file = s3fs.S3FileSystem._call_s3, s3fs.S3FileSystem._put_file
+
+    async def in_parts(self: Any, *args: Any, **kwargs: Any) -> None:
+        await put_file(self, *args, **{**kwargs, "chunksize": PART_BYTES})
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", in_parts)
 
     async def failing(self: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         if method == "upload_part" and kwargs["PartNumber"] == 2:
