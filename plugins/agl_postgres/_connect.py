@@ -181,8 +181,16 @@ class Pool:
 class HeldConnection:
     """A connection of a pool that its user keeps, and replaces when it is too old."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, few_statements: bool) -> None:
+        """Begin without a connection.
+
+        Args:
+            pool: The pool.
+            few_statements: Whether each statement is planned once, at its first execution. They
+                are such that every plan uses the indexes, also one for empty tables.
+        """
         self._pool = pool
+        self._few_statements = few_statements and pool.server.prepared
         self._connection: SyncConnection | None = None
         self._expires_at = math.inf
 
@@ -197,7 +205,17 @@ class HeldConnection:
         if self._connection is None:
             self._connection = self._pool.take()
             self._expires_at = monotonic() + self._pool.recycle_s
+            if self._few_statements:
+                self._plan_once(self._connection)
         return self._connection
+
+    def _plan_once(self, connection: SyncConnection) -> None:
+        connection.prepare_threshold = 0
+        try:
+            connection.execute("SET plan_cache_mode = force_generic_plan")
+        except psycopg.Error:
+            self.give_back(broken=True)
+            raise
 
     def give_back(self, *, broken: bool = False) -> None:
         if self._connection is not None:

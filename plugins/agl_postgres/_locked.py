@@ -198,7 +198,7 @@ class LockedRows(Rows):
     def owner(self, attempt_id: str) -> Owner | None:
         if attempt_id not in self._rollout_of:
             self._lock(
-                "number IN (SELECT rollout FROM agl_attempts WHERE id = %s)", [key(attempt_id)]
+                "number = (SELECT rollout FROM agl_attempts WHERE id = %s)", [key(attempt_id)]
             )
         attempt = self._attempt(attempt_id)
         return attempt and Owner(self._rollout_of[attempt_id], attempt.running)

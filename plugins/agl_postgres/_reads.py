@@ -22,7 +22,6 @@ from agl_postgres._connect import HeldConnection, Pool, connection_errors
 from agl_postgres._errors import is_away, is_conflict, refusal
 from agl_postgres._options import PostgresOptions
 from agl_postgres._rows import (
-    READ_ORDER,
     READ_ROLLOUTS,
     READ_SPANS,
     Rows,
@@ -108,7 +107,7 @@ class Readings:
         self._waiting: list[_Read] = []
         self._busy = False
         self._keep = options.pool_is_large
-        self._connection = HeldConnection(pool)
+        self._connection = HeldConnection(pool, few_statements=self._keep)
         """The connection for merged queries."""
 
     async def run(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
@@ -179,7 +178,7 @@ class Readings:
             # Each statement has a snapshot of its own, and each query needs one statement only.
             with connection.pipeline():
                 found = _send(connection, READ_ROLLOUTS + "id = ANY(%s)", rollouts)
-                bodies = _send(connection, READ_SPANS + READ_ORDER, spans)
+                bodies = _send(connection, READ_SPANS, spans)
                 answers = _Answers(
                     {unkey(row[0]): row[1:] for row in found()},
                     _grouped(bodies()),

@@ -115,7 +115,7 @@ class CommitThread:
         self._id = new_id("wr")
         self._number = 0
         """Number of the last transaction that wrote."""
-        self._connection = HeldConnection(pool)
+        self._connection = HeldConnection(pool, few_statements=True)
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
