@@ -10,7 +10,7 @@ import pytest
 from agl_postgres import PostgresStore, _locked, _pending, _rows
 from agl_testing._store_samples import begin, rollout, span, succeed
 
-LOCK = f"{_locked._FIELDS} WHERE "  # noqa: S608
+LOCK = f"{_locked._FIELDS} WHERE "
 STATEMENTS = {
     "rollouts by name": f"{LOCK}number = {_locked._NAMED}{_locked._IN_ORDER}",
     "attempts by name": f"{_locked._ATTEMPTS}{_locked._NAMED} ORDER BY number",
