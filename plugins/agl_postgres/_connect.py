@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,3 +176,48 @@ class Pool:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
         self._pool.putconn(connection)
+
+
+class HeldConnection:
+    """A connection of a pool that its user keeps, and replaces when it is too old."""
+
+    def __init__(self, pool: Pool, *, few_statements: bool) -> None:
+        """Begin without a connection.
+
+        Args:
+            pool: The pool.
+            few_statements: Whether each statement is planned once, at its first execution. They
+                are such that every plan uses the indexes, also one for empty tables.
+        """
+        self._pool = pool
+        self._few_statements = few_statements and pool.server.prepared
+        self._connection: SyncConnection | None = None
+        self._expires_at = math.inf
+
+    @property
+    def held(self) -> bool:
+        return self._connection is not None
+
+    def get(self) -> SyncConnection:
+        """Return the connection, which `Pool.take` takes if none is held."""
+        if self._connection is not None and monotonic() > self._expires_at:
+            self.give_back()
+        if self._connection is None:
+            self._connection = self._pool.take()
+            self._expires_at = monotonic() + self._pool.recycle_s
+            if self._few_statements:
+                self._plan_once(self._connection)
+        return self._connection
+
+    def _plan_once(self, connection: SyncConnection) -> None:
+        connection.prepare_threshold = 0
+        try:
+            connection.execute("SET plan_cache_mode = force_generic_plan")
+        except psycopg.Error:
+            self.give_back(broken=True)
+            raise
+
+    def give_back(self, *, broken: bool = False) -> None:
+        if self._connection is not None:
+            self._pool.give_back(self._connection, broken=broken)
+            self._connection = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, LiteralString
 
@@ -75,8 +75,8 @@ class LockedRows(Rows):
 
         Args:
             connection: A connection with an open transaction at the level READ COMMITTED.
-            expect_repeated: Whether spans may be stored already. If False, all are sent at the end,
-                and one that is stored already fails the transaction with `UniqueViolation`.
+            expect_repeated: Whether rollouts and spans that are added may be stored already. If
+                False, one that is fails the transaction with `UniqueViolation`.
         """
         super().__init__(connection)
         self._expect_repeated = expect_repeated
@@ -93,25 +93,36 @@ class LockedRows(Rows):
         """Number of writes that only add spans to a running attempt."""
 
     def prefetch(
-        self, rollout_ids: Collection[str], attempt_ids: Collection[str], queued: int
+        self, *, added: set[str], rollouts: set[str], attempts: set[str], queued: int
     ) -> None:
-        """Lock rollouts by their ids, by those of attempts, and the first of the queue."""
+        """Lock rollouts by their ids, by those of attempts, and the first of the queue.
+
+        Args:
+            added: Rollouts that will be added, unless they exist.
+            rollouts: Further rollouts.
+            attempts: Attempts whose rollouts are locked.
+            queued: Number of rollouts of the queue.
+        """
+        if self._expect_repeated:
+            rollouts = rollouts | added
+        else:
+            self._absent.update(added - rollouts)
         # All statements are sent before the first answer is read. The one for attempts sees them as
         # they are once the locks are held.
-        named = [keys(rollout_ids), keys(attempt_ids)]
+        named = [keys(rollouts), keys(attempts)]
         by_name = (
             [
                 self._run(f"{_FIELDS} WHERE number = {_NAMED}{_IN_ORDER}", named),
                 self._run(f"{_ATTEMPTS}{_NAMED} ORDER BY number", named),
             ]
-            if rollout_ids or attempt_ids
+            if rollouts or attempts
             else []
         )
         waiting = self._run(_QUEUED, [queued]) if queued else None
         if by_name:
-            rows, attempts = by_name
-            self._learn(rows.fetchall(), attempts.fetchall())
-            self._absent.update(one for one in rollout_ids if one not in self._known)
+            locked, theirs = by_name
+            self._learn(locked.fetchall(), theirs.fetchall())
+            self._absent.update(one for one in rollouts if one not in self._known)
         if waiting is not None:
             self._take_queue(waiting.fetchall())
             self._prefetched = queued
@@ -172,6 +183,14 @@ class LockedRows(Rows):
         waiting.sort(key=lambda row: row.number)
         return [row.rollout() for row in waiting[: max(0, limit)]]
 
+    def left_queued(self) -> int:
+        """Return how many locked rollouts are queued, and were before."""
+        added = self._pending.rollouts
+        return sum(
+            row.status == RolloutStatus.QUEUED and row.id not in added
+            for row in self._known.values()
+        )
+
     def running(self, *, due_by: float) -> list[Rollout]:
         # A row may have changed before the lock on it was granted.
         return [row.rollout() for row in self._lock(DUE, [due_by]) if row.due(due_by)]
@@ -179,7 +198,7 @@ class LockedRows(Rows):
     def owner(self, attempt_id: str) -> Owner | None:
         if attempt_id not in self._rollout_of:
             self._lock(
-                "number IN (SELECT rollout FROM agl_attempts WHERE id = %s)", [key(attempt_id)]
+                "number = (SELECT rollout FROM agl_attempts WHERE id = %s)", [key(attempt_id)]
             )
         attempt = self._attempt(attempt_id)
         return attempt and Owner(self._rollout_of[attempt_id], attempt.running)

@@ -11,6 +11,7 @@ from agl_core.errors import ConfigError
 from agl_core.store import BaseStoreOptions
 
 _SCHEME: Final = re.compile(r"(?i)^postgres(?:ql)?(?:\+\w+)?://")
+_LARGE_POOL: Final = 5
 _USER: Final = re.compile(r"^[^/?#]*@")
 
 
@@ -68,6 +69,11 @@ class PostgresOptions(BaseStoreOptions):
     def pool_max(self) -> int:
         """Most connections of the pool: at least one to write and one to read."""
         return max(2, self.pool_size + self.pool_max_overflow)
+
+    @property
+    def pool_is_large(self) -> bool:
+        """Whether some connections can be kept for one use each."""
+        return self.pool_max >= _LARGE_POOL
 
 
 def _checked(url: str) -> str:

@@ -18,11 +18,10 @@ from agl_stores import unkey
 from agl_core.clocks import monotonic
 from agl_core.store import Records
 from agl_core.types import Rollout
-from agl_postgres._connect import Pool, connection_errors
+from agl_postgres._connect import HeldConnection, Pool, connection_errors
 from agl_postgres._errors import is_away, is_conflict, refusal
 from agl_postgres._options import PostgresOptions
 from agl_postgres._rows import (
-    READ_ORDER,
     READ_ROLLOUTS,
     READ_SPANS,
     Rows,
@@ -107,6 +106,9 @@ class Readings:
         self._lock = threading.Lock()
         self._waiting: list[_Read] = []
         self._busy = False
+        self._keep = options.pool_is_large
+        self._connection = HeldConnection(pool, few_statements=self._keep)
+        """The connection for merged queries."""
 
     async def run(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
         """Run a query on a snapshot.
@@ -129,6 +131,7 @@ class Readings:
 
     def stop(self) -> None:
         self._threads.shutdown()
+        self._connection.give_back()
 
     def _read_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read until no query waits."""
@@ -169,13 +172,13 @@ class Readings:
         rollouts = {one for each in reads for one in each.asked.rollouts}
         spans = {one for each in reads for one in each.asked.spans}
         known = {("rollouts", one) for one in rollouts} | {("spans", one) for one in spans}
-        connection = self._pool.take()
+        connection = self._connection.get()
         broken = True
         try:
             # Each statement has a snapshot of its own, and each query needs one statement only.
             with connection.pipeline():
                 found = _send(connection, READ_ROLLOUTS + "id = ANY(%s)", rollouts)
-                bodies = _send(connection, READ_SPANS + READ_ORDER, spans)
+                bodies = _send(connection, READ_SPANS, spans)
                 answers = _Answers(
                     {unkey(row[0]): row[1:] for row in found()},
                     _grouped(bodies()),
@@ -184,7 +187,8 @@ class Readings:
             broken = False
             return answers
         finally:
-            self._pool.give_back(connection, broken=broken)
+            if broken or not self._keep:
+                self._connection.give_back(broken=broken)
 
     def _read(self, query: Callable[[Records], T], end: float | None = None) -> T:
         if end is None:

@@ -24,16 +24,22 @@ READ_ROLLOUTS: LiteralString = (
     "WHERE attempts.rollout = rollouts.number ORDER BY attempts.number) "
     "FROM agl_rollouts rollouts WHERE "
 )
-READ_SPANS: LiteralString = (
-    "SELECT rollouts.id, attempts.number, spans.body FROM agl_rollouts rollouts "
-    "JOIN agl_attempts attempts ON attempts.rollout = rollouts.number "
-    "JOIN agl_spans spans ON spans.attempt = attempts.number "
-    "WHERE rollouts.id = ANY(%s)"
+# OFFSET 0 and arrays keep the planner from scanning a table that was empty when it made the plan.
+_SPANS_OF: LiteralString = (
+    "SELECT rollouts.id, attempts.number, spans.body "
+    "FROM (SELECT id, number FROM agl_rollouts WHERE id = ANY(%s) OFFSET 0) rollouts "
+    "CROSS JOIN LATERAL (SELECT id, number FROM agl_attempts "
+    "WHERE rollout = rollouts.number OFFSET 0) attempts "
+    "CROSS JOIN LATERAL (SELECT body FROM agl_spans "
+    "WHERE attempt = attempts.number OFFSET 0) spans"
 )
-READ_ORDER: LiteralString = " ORDER BY rollouts.id, attempts.number"
+_BY_ATTEMPT: LiteralString = " ORDER BY rollouts.id, attempts.number"
+READ_SPANS: LiteralString = f"{_SPANS_OF}{_BY_ATTEMPT}"
 _LEADS = Codec(Lead)
 _ATTEMPT: LiteralString = "(SELECT number FROM agl_attempts WHERE id = %s)"
-DUE: LiteralString = "number IN (SELECT rollout FROM agl_attempts WHERE running AND due_at <= %s)"
+DUE: LiteralString = (
+    "number = ANY(ARRAY(SELECT rollout FROM agl_attempts WHERE running AND due_at <= %s))"
+)
 
 
 def as_rollout(status: str, consumed: bool, body: bytes, attempts: Iterable[bytes]) -> Rollout:
@@ -137,9 +143,9 @@ class Rows(Records):
         return sum(key(span_id) in known for span_id in ids)
 
     def spans(self, rollout_ids: Sequence[str], attempt_id: str | None) -> Iterator[list[bytes]]:
-        one: LiteralString = "" if attempt_id is None else " AND attempts.id = %s"
+        one: LiteralString = "" if attempt_id is None else " WHERE attempts.id = %s"
         found = self._run(
-            f"{READ_SPANS}{one}{READ_ORDER}",
+            f"{_SPANS_OF}{one}{_BY_ATTEMPT}",
             [keys(rollout_ids), *([] if attempt_id is None else [key(attempt_id)])],
         )
         for _, rows in groupby(found.fetchall(), key=lambda row: row[1]):
@@ -211,8 +217,8 @@ class Rows(Records):
 
     def drop_spans(self, rollout_ids: Sequence[str]) -> None:
         self._write(
-            "DELETE FROM agl_spans WHERE attempt IN (SELECT number FROM agl_attempts "
-            "WHERE rollout IN (SELECT number FROM agl_rollouts WHERE id = ANY(%s)))",
+            "DELETE FROM agl_spans WHERE attempt = ANY(ARRAY(SELECT number FROM agl_attempts "
+            "WHERE rollout = ANY(ARRAY(SELECT number FROM agl_rollouts WHERE id = ANY(%s)))))",
             [keys(rollout_ids)],
         )
 

@@ -42,6 +42,7 @@ from agl_postgres._listener import Listener
 from agl_postgres._options import PostgresOptions
 from agl_postgres._prune import prune_spans
 from agl_postgres._reads import Readings
+from agl_postgres._routing import Deliver, Writers
 from agl_postgres._schema import check_tables
 from agl_postgres._writer import CommitThread, Touched
 
@@ -64,8 +65,8 @@ def make_store(options: PostgresOptions, directory: Path) -> PostgresStore:
 class PostgresStore(BatchingStore):
     """A store in a PostgreSQL database, which any number of processes and machines may open.
 
-    One thread writes, and commits together what arrives at the same time. Reads run in parallel;
-    those of a few rollouts that arrive at the same time share a statement.
+    One thread writes spans and one the rest; each commits together what arrives at the same time.
+    Reads run in parallel; those of a few rollouts that arrive at the same time share a statement.
     Workers and callers of `wait` in every process are woken by notifications of the database.
 
     Acknowledged writes survive a crash of the process and of the server. Spans alone are
@@ -105,28 +106,32 @@ class PostgresStore(BatchingStore):
     async def connect(self) -> bool:
         await self._connect(create=True)
         alone = False
-        self._writer = CommitThread(
-            self._pool,
-            now=self.clock.now,
-            announce=self.announce,
-            notify=self._listener.notify,
-            retry_s=self._options.retry_s,
-        )
+        self._writers = Writers(self._make_writer, separate=self._options.pool_is_large)
         try:
             alone = await self._listener.start(owner=True)
-            self._writer.start()
+            self._writers.start()
         except BaseException:
             await self._let_go()
             raise
         try:
             if alone:
-                await self._writer.submit(Operations.requeue_running, None)
+                await self._writers.submit(Operations.requeue_running, None)
                 await self._listener.share()
             self._listener.listen()
         except BaseException:
             await self.disconnect()
             raise
         return False  # orphans were queued again while other processes waited
+
+    def _make_writer(self, delivered: Deliver) -> CommitThread:
+        return CommitThread(
+            self._pool,
+            now=self.clock.now,
+            announce=self.announce,
+            notify=self._listener.notify,
+            delivered=delivered,
+            retry_s=self._options.retry_s,
+        )
 
     async def _connect(self, *, create: bool) -> None:
         """Check the tables and open the pool."""
@@ -142,7 +147,7 @@ class PostgresStore(BatchingStore):
         self._pool.open()
 
     async def disconnect(self) -> None:
-        await self._writer.stop()
+        await self._writers.stop()
         await self._let_go()
 
     async def _let_go(self) -> None:
@@ -154,25 +159,25 @@ class PostgresStore(BatchingStore):
         self, operation: Callable[[Operations], T], *, rows: float = math.inf
     ) -> asyncio.Future[T]:
         del rows
-        return self._writer.submit(operation, _TOUCHED.get())
+        return self._writers.submit(operation, _TOUCHED.get())
 
     async def read(self, query: Callable[[Records], T], *, rows: float = math.inf) -> T:
         return await self._readings.run(query, rows=rows)
 
     async def enqueue(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        with _touching(rollouts=[one.id for one in rollouts]):
+        with _touching(Touched(added=frozenset(one.id for one in rollouts))):
             return await super().enqueue(rollouts)
 
     async def claim_for(
         self, claiming: ClaimRequest, *, timeout_s: float | None = None
     ) -> list[Claim]:
-        with _touching(queued=max(0, claiming.limit)):
+        with _touching(Touched(queued=max(0, claiming.limit))):
             return await super().claim_for(claiming, timeout_s=timeout_s)
 
     async def heartbeat(self, attempt_ids: Sequence[str]) -> list[str]:
         if self.states is not None:
             self.states.write(self._state)
-        with _touching(attempts=attempt_ids):
+        with _touching(Touched(attempts=frozenset(attempt_ids))):
             return await super().heartbeat(attempt_ids)
 
     def _state(self) -> ServiceState:
@@ -187,16 +192,18 @@ class PostgresStore(BatchingStore):
         failure: Failure | None = None,
         output: Any = None,
     ) -> Attempt:
-        with _touching(attempts=[attempt_id]):
+        with _touching(Touched(attempts=frozenset([attempt_id]))):
             return await super().finish(
                 attempt_id, status=status, spans=spans, failure=failure, output=output
             )
 
     async def add_spans(self, spans: Sequence[Span]) -> Ingest:
-        with _touching(
-            rollouts=[span.rollout_id for span in spans],
-            attempts=[span.attempt_id for span in spans],
-        ):
+        touched = Touched(
+            rollouts=frozenset(span.rollout_id for span in spans),
+            attempts=frozenset(span.attempt_id for span in spans),
+            only_spans=True,
+        )
+        with _touching(touched):
             return await super().add_spans(spans)
 
     async def wait(
@@ -264,13 +271,9 @@ class PostgresReader(PostgresStore):
 
 
 @contextmanager
-def _touching(
-    *, rollouts: Sequence[str] = (), attempts: Sequence[str] = (), queued: int = 0
-) -> Generator[None, None, None]:
-    """Name what the operations that are submitted inside touch."""
-    token = _TOUCHED.set(
-        Touched(tuple(dict.fromkeys(rollouts)), tuple(dict.fromkeys(attempts)), queued)
-    )
+def _touching(touched: Touched) -> Generator[None, None, None]:
+    """Say what the operations that are submitted inside touch."""
+    token = _TOUCHED.set(touched)
     try:
         yield
     finally:

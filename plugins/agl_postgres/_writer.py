@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import queue
 import threading
 import time
@@ -17,7 +16,7 @@ import psycopg
 from agl_core.clocks import monotonic, new_id
 from agl_core.errors import StoreError
 from agl_core.store import Changes, Operations
-from agl_postgres._connect import Pool
+from agl_postgres._connect import HeldConnection, Pool
 from agl_postgres._errors import as_store_error, is_away, is_conflict, refusal
 from agl_postgres._locked import LockedRows
 from agl_postgres._rows import SyncConnection
@@ -36,14 +35,21 @@ _PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Touched:
     """The ids of what an operation reads and writes, which can be locked before it runs."""
 
-    rollouts: Sequence[str] = ()
-    attempts: Sequence[str] = ()
+    added: frozenset[str] = frozenset()
+    """Rollouts that are new, unless the operation is repeated."""
+    rollouts: frozenset[str] = frozenset()
+    attempts: frozenset[str] = frozenset()
     queued: int = 0
     """How many rollouts of the queue it may claim."""
+    only_spans: bool = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.added | self.rollouts | self.attempts
 
 
 @dataclass(slots=True)
@@ -85,6 +91,7 @@ class CommitThread:
         now: Callable[[], float],
         announce: Callable[[Changes], None],
         notify: AddNotification,
+        delivered: Callable[[Sequence[QueuedWrite]], None],
         retry_s: float,
     ) -> None:
         """Build a writer.
@@ -94,20 +101,21 @@ class CommitThread:
             now: Returns Unix seconds; called once per operation.
             announce: Called on the loop with the changes of each operation that committed.
             notify: Adds to a transaction what wakes other processes.
+            delivered: Called on the loop with the operations whose futures are done.
             retry_s: How long to try while the server is away.
         """
         self._pool = pool
         self._now = now
         self._announce = announce
         self._notify = notify
+        self._delivered = delivered
         self._retry_s = retry_s
         self._jobs: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
         self._ahead: QueuedWrite | None = None
         self._id = new_id("wr")
         self._number = 0
         """Number of the last transaction that wrote."""
-        self._connection: SyncConnection | None = None
-        self._expires_at = math.inf
+        self._connection = HeldConnection(pool, few_statements=True)
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -115,11 +123,9 @@ class CommitThread:
         self._thread = threading.Thread(target=self._main, name="agl-store-writer", daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Operation, touched: Touched | None) -> asyncio.Future[Any]:
-        """Queue an operation; the future has its result once the writes are durable."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._jobs.put(QueuedWrite(operation, future, touched))
-        return future
+    def submit(self, job: QueuedWrite) -> None:
+        """Queue an operation; its future has the result once the writes are durable."""
+        self._jobs.put(job)
 
     async def stop(self) -> None:
         """Commit the submitted operations and give the connection back."""
@@ -134,14 +140,14 @@ class CommitThread:
                 self._call_on_loop(self._deliver, group)
             self._forget()
         finally:
-            self._let_go()
+            self._connection.give_back()
             self._call_on_loop(self._ended.set_result, None)
 
     def _forget(self) -> None:
         """Delete this writer's mark, and those of writers that ended long ago by a crash."""
-        if self._number and self._connection is not None:
+        if self._number and self._connection.held:
             with contextlib.suppress(psycopg.Error):
-                self._connection.execute(_FORGET, [self._id])
+                self._connection.get().execute(_FORGET, [self._id])
 
     def _next_group(self) -> list[QueuedWrite]:
         """Wait for jobs; return those that share a transaction, none if the writer was stopped."""
@@ -196,7 +202,7 @@ class CommitThread:
         end, pause_s, conflicts = monotonic() + self._retry_s, _PAUSE_S, 0
         while True:
             try:
-                # The first conflict may be a span that is stored already.
+                # The first conflict may be a rollout or a span that is stored already.
                 return self._transaction(group, end, expect_repeated=conflicts > 0)
             except psycopg.Error as error:
                 conflicts += is_conflict(error)
@@ -211,7 +217,7 @@ class CommitThread:
     def _transaction(
         self, group: Sequence[QueuedWrite], end: float, *, expect_repeated: bool
     ) -> None:
-        connection = self._held()
+        connection = self._connection.get()
         number = self._number
         try:
             with connection.pipeline():
@@ -228,12 +234,12 @@ class CommitThread:
         if isinstance(error, psycopg.Error):
             # Also because the driver believes that the server prepared statements, which it did
             # not where an earlier statement of the pipeline failed.
-            self._let_go(broken=True)
+            self._connection.give_back(broken=True)
             return
         try:
             connection.execute("ROLLBACK")
         except psycopg.Error:
-            self._let_go(broken=True)
+            self._connection.give_back(broken=True)
 
     def _run(
         self, connection: SyncConnection, group: Sequence[QueuedWrite], *, expect_repeated: bool
@@ -246,20 +252,23 @@ class CommitThread:
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         touched = [job.touched for job in group if job.touched]
         rows.prefetch(
-            {one for each in touched for one in each.rollouts},
-            {one for each in touched for one in each.attempts},
-            sum(each.queued for each in touched),
+            added={one for each in touched for one in each.added},
+            rollouts={one for each in touched for one in each.rollouts},
+            attempts={one for each in touched for one in each.attempts},
+            queued=sum(each.queued for each in touched),
         )
         for job in group:
             self._attempt(rows, job)
+        # Claims of others may have skipped them while they were locked.
+        group[0].changes.queued += rows.left_queued()
         if rows.writes:
             rows.flush()
             if rows.span_writes == rows.writes:
                 # A later commit that waits for the disk makes these spans durable too.
                 connection.execute("SET LOCAL synchronous_commit = off")
-            self._notify(connection, _joined(group))
             self._number += 1
             connection.execute(_MARK, [self._id, self._number])
+        self._notify(connection, _joined(group))
         connection.execute("COMMIT")
 
     def _attempt(self, rows: LockedRows, job: QueuedWrite) -> None:
@@ -292,12 +301,12 @@ class CommitThread:
         while True:
             try:
                 # The lock waits for a server process that still commits.
-                marked = self._held().execute(
+                marked = self._connection.get().execute(
                     "SELECT number FROM agl_writers WHERE id = %s FOR UPDATE", [self._id]
                 )
                 return marked.fetchall() == [(self._number,)]
             except psycopg.Error:
-                self._let_go(broken=True)
+                self._connection.give_back(broken=True)
                 if monotonic() > end:
                     raise StoreError(
                         f"The store at {self._pool.server.shown.address} was away for more than "
@@ -306,30 +315,16 @@ class CommitThread:
                     ) from None
             time.sleep(_PAUSE_S)
 
-    def _held(self) -> SyncConnection:
-        """Return the writer's connection, a new one if it is too old."""
-        if self._connection is not None and monotonic() > self._expires_at:
-            self._let_go()
-        if self._connection is None:
-            self._connection = self._pool.take()
-            self._expires_at = monotonic() + self._pool.recycle_s
-        return self._connection
-
-    def _let_go(self, *, broken: bool = False) -> None:
-        if self._connection is not None:
-            self._pool.give_back(self._connection, broken=broken)
-            self._connection = None
-
     def _deliver(self, group: Sequence[QueuedWrite]) -> None:
         for job in group:
-            if job.error is None:
-                self._announce(job.changes)
+            self._announce(job.changes)
             if job.future.done():
                 continue
             if job.error is not None:
                 job.future.set_exception(job.error)
             else:
                 job.future.set_result(job.value)
+        self._delivered(group)
 
     def _call_on_loop(self, callback: Callable[..., None], value: Any) -> None:
         try:

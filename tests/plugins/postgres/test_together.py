@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -48,45 +49,55 @@ def sent(monkeypatch):
     return counts
 
 
-def wait_for_lock(url):
-    """Return once the server shows that a transaction waits for a lock."""
+def wait_for_locks(url, transactions):
+    """Return once the server shows that so many transactions wait for a lock."""
     waits = (
         "SELECT 1 FROM pg_stat_activity "
         "WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
     with psycopg.connect(url, autocommit=True) as watching:
-        while not watching.execute(waits).fetchall():
+        while len(watching.execute(waits).fetchall()) < transactions:
             pass
 
 
 @asynccontextmanager
-async def one_transaction(options, store, held=None):
-    """Let the operations that are started inside share the next transaction."""
-    held = held or await begin(store)
-    with psycopg.connect(options.url) as connection:
-        connection.execute("SELECT 1 FROM agl_rollouts WHERE id = %s FOR UPDATE", [held.rollout.id])
-        blocked = asyncio.ensure_future(store.heartbeat([held.attempt.id]))
-        await asyncio.to_thread(wait_for_lock, options.url)
+async def locked(url, *claims):
+    """Lock rollouts while inside."""
+    with psycopg.connect(url) as connection:
+        ids = [claim.rollout.id for claim in claims]
+        connection.execute("SELECT 1 FROM agl_rollouts WHERE id = ANY(%s) FOR UPDATE", [ids])
         yield
-        await asyncio.sleep(0)  # the operations are queued
-    assert await asyncio.wait_for(blocked, PATIENCE_S) == []
+        await asyncio.sleep(0)  # the operations of tasks that were started inside are queued
+
+
+@asynccontextmanager
+async def one_transaction(options, store, held=None):
+    """Let operations that are started inside share the next transaction: spans one, others one."""
+    beating, adding = held or [await begin(store), await begin(store)]
+    async with locked(options.url, beating, adding):
+        blocked = [
+            asyncio.ensure_future(store.heartbeat([beating.attempt.id])),
+            asyncio.ensure_future(store.add_spans([span(adding)])),
+        ]
+        await asyncio.to_thread(wait_for_locks, options.url, len(blocked))
+        yield
+    await asyncio.wait_for(asyncio.gather(*blocked), PATIENCE_S)
 
 
 async def test_operations_of_many_workers_take_few_statements(options, store, sent):
-    claims = await begin_all(store, MANY)
+    claims, others = await begin_all(store, MANY), await begin_all(store, MANY)
     async with one_transaction(options, store):
         sent.clear()
         adding = [asyncio.ensure_future(store.add_spans([span(each)])) for each in claims]
-        ending = [asyncio.ensure_future(succeed(store, each)) for each in claims]
+        ending = [asyncio.ensure_future(store.heartbeat([each.attempt.id])) for each in others]
         fresh = [asyncio.ensure_future(store.enqueue([rollout()])) for _ in claims]
     assert await asyncio.gather(*adding) == [Ingest(accepted=1)] * MANY
     await asyncio.gather(*ending, *fresh)
-    # One by the transaction that was blocked.
-    assert sent["INSERT INTO agl_spans"] == 1
+    # Two by the transactions that were blocked.
+    assert sent["INSERT INTO agl_spans"] == 2
     assert sent["INSERT INTO agl_rollouts"] == 1
     assert sent["INSERT INTO agl_attempts"] == 2
-    assert sent["UPDATE agl_rollouts SET"] <= 2
-    assert sent["COMMIT"] == 2
+    assert sent["COMMIT"] == 4
 
 
 async def test_reads_of_many_workers_take_few_statements(store, sent):
@@ -123,7 +134,7 @@ async def test_claims_see_what_the_same_transaction_queued(options, store):
 
 async def test_what_is_queued_again_is_claimed_before_what_was_added_later(options, store):
     again = await begin(store, limits=Limits(max_attempts=2, retry_on=(FailureKind.LOST,)))
-    held = await begin(store)
+    held = [await begin(store), await begin(store)]
     later = [one.id for one in await store.enqueue([rollout(), rollout()])]
     async with one_transaction(options, store, held):
         lost = asyncio.ensure_future(
@@ -159,7 +170,7 @@ async def test_spans_that_are_stored_already_are_counted_among_others(options, s
 
 
 async def test_an_operation_that_fails_leaves_the_others(options, store):
-    done, running, held = await begin_all(store, 3)
+    done, running, *held = await begin_all(store, 4)
     await succeed(store, done)
     existing = rollout()
     await store.enqueue([existing])
@@ -177,6 +188,90 @@ async def test_an_operation_that_fails_leaves_the_others(options, store):
     with pytest.raises(StoreError, match="too long"):
         await long
     assert [one.id for one in await store.rollouts(RolloutQuery(ids=((await fine)[0].id,)))]
+
+
+async def test_operations_on_one_rollout_keep_their_order(options, store):
+    claim, other = await begin_all(store, 2)
+    async with locked(options.url, claim):
+        adding = asyncio.ensure_future(store.add_spans([span(claim)]))
+        await asyncio.to_thread(wait_for_locks, options.url, 1)
+        ended = asyncio.ensure_future(succeed(store, claim))
+        late = asyncio.ensure_future(store.add_spans([span(claim)]))
+        cancelled = asyncio.ensure_future(store.cancel([other.rollout.id], reason="enough"))
+        after = asyncio.ensure_future(store.add_spans([span(other)]))
+    assert await adding == Ingest(accepted=1)
+    await ended
+    assert await late == Ingest(late=1)
+    assert [one.status for one in await cancelled] == [RolloutStatus.CANCELLED]
+    assert await after == Ingest(late=1)
+
+
+async def test_spans_of_an_attempt_do_not_wait_for_the_states_of_others(options, store):
+    one, other = await begin_all(store, 2)
+    async with locked(options.url, one):
+        blocked = asyncio.ensure_future(store.heartbeat([one.attempt.id]))
+        await asyncio.to_thread(wait_for_locks, options.url, 1)
+        adding = store.add_spans([span(other)])
+        assert await asyncio.wait_for(adding, PATIENCE_S) == Ingest(accepted=1)
+        assert not blocked.done()
+    assert await blocked == []
+
+
+async def test_closing_completes_operations_that_wait_for_others(options):
+    store = PostgresStore(options)
+    await store.open()
+    claim = await begin(store)
+    async with locked(options.url, claim):
+        adding = asyncio.ensure_future(store.add_spans([span(claim)]))
+        ended = asyncio.ensure_future(succeed(store, claim))
+        await asyncio.to_thread(wait_for_locks, options.url, 1)
+        ended.cancel()
+        closing = asyncio.ensure_future(store.close())
+        await asyncio.sleep(0)
+    await asyncio.wait_for(closing, PATIENCE_S)
+    assert await adding == Ingest(accepted=1)
+    await store.open()
+    (found,) = await store.rollouts(RolloutQuery())
+    assert found.status is RolloutStatus.SUCCEEDED
+    await store.close()
+
+
+async def test_a_claim_that_skipped_a_locked_rollout_is_woken(options):
+    store = PostgresStore(options)
+    store.sweep_interval_s = math.inf
+    await store.open()
+    lost = await begin(store, limits=Limits(max_attempts=2, retry_on=(FailureKind.LOST,)))
+    await store.finish(
+        lost.attempt.id, status=AttemptStatus.LOST, failure=failure(FailureKind.LOST)
+    )
+    async with locked(options.url, lost):
+        late = asyncio.ensure_future(store.add_spans([span(lost)]))
+        await asyncio.to_thread(wait_for_locks, options.url, 1)
+        claiming = asyncio.ensure_future(store.claim("w2"))
+        await asyncio.wait([claiming], timeout=0.2)
+        assert not claiming.done()
+    assert await late == Ingest(late=1)
+    (claim,) = await asyncio.wait_for(claiming, PATIENCE_S)
+    assert claim.rollout.id == lost.rollout.id
+    await store.close()
+
+
+async def test_a_pool_of_two_connections_does_all(options):
+    small = options.model_copy(update={"pool_size": 1, "pool_max_overflow": 1})
+    store = PostgresStore(small)
+    await store.open()
+
+    async def work():
+        (queued,) = await store.enqueue([rollout()])
+        (claim,) = await store.claim("w1", timeout_s=PATIENCE_S)
+        await store.add_spans([span(claim)])
+        await succeed(store, claim)
+        await store.wait([queued.id])
+        assert len(await store.spans([claim.rollout.id])) == 1
+
+    await asyncio.wait_for(asyncio.gather(*(work() for _ in range(MANY))), PATIENCE_S)
+    assert store.statistics()["pool_size"] <= 2
+    await store.close()
 
 
 async def test_merged_reads_have_answers_and_errors_of_their_own(options, store):
