@@ -47,19 +47,19 @@ def _users_frames_first() -> Generator[None, None, None]:
         frames = users_traceback(error.__traceback__)
         if frames is None or "--debug" in sys.argv:
             raise
-        if isinstance(error, ModuleNotFoundError) and error.name:
-            sys.exit(_absent(error.name, frames))
+        if isinstance(error, ImportError):
+            sys.exit(_not_imported(error, frames))
         traceback.print_exception(type(error), error, frames)
         sys.exit(1)
 
 
-def _absent(module: str, frames: TracebackType) -> str:
-    """The message for a module or a distribution that is not installed."""
+def _not_imported(error: ImportError, frames: TracebackType) -> str:
+    """Return the message for a package that is missing or has another version."""
     first, *inner = traceback.extract_tb(frames)
     by = next((each for each in reversed(inner) if "importlib" not in each.filename), first)
     return (
-        f"Error: {module!r} is not installed, and {by.filename} needs it in line {by.lineno}: "
-        f"install what the program needs for {sys.executable} (--debug shows the traceback)"
+        f"Error: {by.filename}, line {by.lineno}: {' '.join(str(error).split())}. Correct the "
+        f"import, or install what it needs for {sys.executable} (--debug shows the traceback)"
     )
 
 

@@ -105,13 +105,15 @@ def test_json_needs_no_folder_beforehand(agl, app, tmp_path):
 
 
 NEEDS = {
-    "import no_such_module_": "no_such_module_",
-    "from importlib.metadata import version\nversion('no-such-one')": "no-such-one",
+    "import no_such_module_": "No module named 'no_such_module_'",
+    "from importlib.metadata import version\nversion('none-such')": "No package metadata was found",
+    "import json\n\nfrom json import laods": "cannot import name 'laods' from 'json'",
+    "raise ImportError('two\\nlines')": "two lines",
 }
 
 
 @pytest.mark.parametrize("code", NEEDS)
-def test_what_a_program_lacks_is_one_line(code, tmp_path):
+def test_an_import_that_fails_in_a_program_is_one_line(code, tmp_path):
     write(tmp_path, "program.py", code)
     write(tmp_path, "script.py", "import program")
     command = [sys.executable, "-m", "agl_core.cli", "train", "script.py"]
@@ -124,8 +126,8 @@ def test_what_a_program_lacks_is_one_line(code, tmp_path):
     line = 1 + code.count("\n")
     assert done.returncode == whole.returncode == 1
     assert len(done.stderr.splitlines()) == 1
-    assert f"Error: {NEEDS[code]!r} is not installed" in done.stderr
-    assert f"program.py needs it in line {line}: install what" in done.stderr
+    assert f"program.py, line {line}: {NEEDS[code]}" in done.stderr
+    assert f"install what it needs for {sys.executable}" in done.stderr
     assert "Traceback" in whole.stderr
 
 
