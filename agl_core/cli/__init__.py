@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager
+from types import TracebackType
 
 from agl_core import waits
 from agl_core._interrupts import INTERRUPTED, Interrupts, leave
@@ -46,8 +47,20 @@ def _users_frames_first() -> Generator[None, None, None]:
         frames = users_traceback(error.__traceback__)
         if frames is None or "--debug" in sys.argv:
             raise
+        if isinstance(error, ImportError):
+            sys.exit(_not_imported(error, frames))
         traceback.print_exception(type(error), error, frames)
         sys.exit(1)
+
+
+def _not_imported(error: ImportError, frames: TracebackType) -> str:
+    """Return the message for a package that is missing or has another version."""
+    first, *inner = traceback.extract_tb(frames)
+    by = next((each for each in reversed(inner) if "importlib" not in each.filename), first)
+    return (
+        f"Error: {by.filename}, line {by.lineno}: {' '.join(str(error).split())}. Correct the "
+        f"import, or install what it needs for {sys.executable} (--debug shows the traceback)"
+    )
 
 
 def _holds_up(thread: threading.Thread) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import traceback
@@ -16,7 +17,7 @@ import click
 
 from agl_core._builtin import load_plugins
 from agl_core._interrupts import INTERRUPTED
-from agl_core.cli.output import tolerate_any_console, warnings_shown
+from agl_core.cli.output import STDOUT, tolerate_any_console, warnings_shown
 from agl_core.errors import AglError, ConfigError, PluginError
 from agl_core.plugins import PluginManager, Registration
 from agl_core.plugins.registry import missing_extra, require_extra
@@ -228,6 +229,17 @@ def _debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.ensure_object(CliState).debug = True
 
 
+def _writable(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Refuse at once what could not be written after hours."""
+    if value not in (None, STDOUT) and not Path(value).exists():
+        folder = next(each for each in Path(value).absolute().parents if each.exists())
+        if not (folder.is_dir() and os.access(folder, os.W_OK)):
+            raise click.BadParameter(
+                f"{value!r} cannot be written: {str(folder)!r} is no folder that you may write to"
+            )
+    return value
+
+
 set_option: Any = click.option(
     "--set",
     "overrides",
@@ -246,7 +258,8 @@ plugin_option: Any = click.option(
 json_option: Any = click.option(
     "--json",
     "json_file",
-    type=click.Path(dir_okay=False, allow_dash=True),
+    type=click.Path(dir_okay=False, writable=True, allow_dash=True),
+    callback=_writable,
     help="Write the figures to this file as JSON; - writes to standard output.",
 )
 debug_option: Any = click.option(

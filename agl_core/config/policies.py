@@ -8,7 +8,7 @@ from typing import Any
 from agl_core.config._models import AlgorithmConfig, PhaseConfig, RunConfig
 from agl_core.config.validation import validate
 from agl_core.errors import ConfigError
-from agl_core.types import Policy
+from agl_core.types import Policy, agent_matches
 
 
 def trains(config: RunConfig) -> bool:
@@ -168,7 +168,8 @@ def _check_trainable(config: RunConfig, policies: list[Policy]) -> None:
 def _check_shares(policies: list[Policy]) -> None:
     """Check the shares for every agent that the patterns of all policies together can describe."""
     patterns = {pattern for policy in policies for pattern in policy.agents}
-    idle = {policy.name for policy in policies if policy.share is not None}
+    shared = [policy for policy in policies if policy.share is not None]
+    idle = {(policy.name, pattern) for policy in shared for pattern in policy.agents}
     for agent in sorted(patterns | {one.replace("*", two) for one in patterns for two in patterns}):
         shares = {each.name: each.share or 0.0 for each in policies if each.plays(agent)}
         if math.fsum(shares.values()) > 1:
@@ -176,11 +177,11 @@ def _check_shares(policies: list[Policy]) -> None:
                 f"The shares of agent {agent!r} are above 1 in sum: {shares}. Lower one of them"
             )
         if next((each.trainable for each in policies if each.serves(agent)), False):
-            idle -= shares.keys()
-    for name in sorted(idle):
+            idle -= {(name, pattern) for name, pattern in idle if agent_matches(pattern, agent)}
+    for name, pattern in sorted(idle):
         raise ConfigError(
-            f"Policy {name!r} has a share of agents that no trainable policy serves: name agents "
-            f"of a trainable policy in policies.{name}.agents"
+            f"Policy {name!r} has a share of agents that no trainable policy serves: {pattern!r}. "
+            f"Name agents of a trainable policy in policies.{name}.agents"
         )
 
 

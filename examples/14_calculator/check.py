@@ -96,6 +96,8 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="folder of the model")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if not options.model.is_dir():
+        parser.error(f"{str(options.model)!r} is no folder: name that of a model, such as model")
     torch.manual_seed(options.seed)
     for name, found in measured(options.model).items():
         print(f"{found:.3f} {name}")

@@ -109,7 +109,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python index.py", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write")
     options = parser.parse_args()
-    build(options.out, draw_world(random.Random(SEED)).chunks())
+    try:
+        build(options.out, draw_world(random.Random(SEED)).chunks())
+    except OSError as error:
+        sys.exit(f"error: cannot write {options.out} ({error.strerror}). Give another --out")
     sys.stdout.write(f"{check(options.out)} chunks in {options.out}\n")
 
 

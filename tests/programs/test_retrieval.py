@@ -256,6 +256,12 @@ def test_the_corpus_is_made_by_hand(example, tmp_path):
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     assert example.index.check(file) == 600
 
+    command[-1] = file / "another.sqlite"
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: cannot write {command[-1]} (")
+    assert done.stderr.endswith("). Give another --out\n")
+
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs to wait for another's child")
 def test_a_retriever_ends_with_the_process_that_started_it(index):

@@ -343,6 +343,14 @@ def test_what_is_no_call_has_no_expression(load):
     assert [check.value(text) for text in ("1 + 2", "1 +", "")] == ["3", "", ""]
 
 
+def test_a_check_without_a_model_is_refused_at_once(load, monkeypatch, capsys, tmp_path):
+    check = load("check")
+    monkeypatch.setattr(sys, "argv", ["check.py", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match="2"):
+        check.main()
+    assert f"{str(tmp_path / 'none')!r} is no folder" in capsys.readouterr().err
+
+
 def test_two_steps_train_the_solver(tmp_path):
     report = train(FOLDER, tmp_path, *FEW)
     assert set(report["agents"]) == {"solver"}

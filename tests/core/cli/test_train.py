@@ -91,7 +91,44 @@ def test_json_that_cannot_be_written_is_an_error(agl, app, tmp_path):
     result = agl("train", "run.toml", "--json", "file/figures.json")
 
     assert result.exit_code == 2
-    assert "cannot be written" in result.stderr
+    assert "'file/figures.json' cannot be written: '" in result.stderr
+    assert "is no folder that you may write to" in result.stderr
+    assert not app.made
+
+
+def test_json_needs_no_folder_beforehand(agl, app, tmp_path):
+    write(tmp_path, "run.toml", "")
+
+    assert agl("train", "run.toml", "--json", "new/deep/figures.json").exit_code == 0
+    assert agl("train", "run.toml", "--json", "new/deep/figures.json").exit_code == 0
+    assert (tmp_path / "new" / "deep" / "figures.json").is_file()
+
+
+NEEDS = {
+    "import no_such_module_": "No module named 'no_such_module_'",
+    "from importlib.metadata import version\nversion('none-such')": "No package metadata was found",
+    "import json\n\nfrom json import laods": "cannot import name 'laods' from 'json'",
+    "raise ImportError('two\\nlines')": "two lines",
+}
+
+
+@pytest.mark.parametrize("code", NEEDS)
+def test_an_import_that_fails_in_a_program_is_one_line(code, tmp_path):
+    write(tmp_path, "program.py", code)
+    write(tmp_path, "script.py", "import program")
+    command = [sys.executable, "-m", "agl_core.cli", "train", "script.py"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    whole = subprocess.run(
+        [*command, "--debug"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    line = 1 + code.count("\n")
+    assert done.returncode == whole.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert f"program.py, line {line}: {NEEDS[code]}" in done.stderr
+    assert f"install what it needs for {sys.executable}" in done.stderr
+    assert "Traceback" in whole.stderr
 
 
 def test_plugins_of_configuration_and_command_line_are_loaded_once(agl, app, tmp_path):

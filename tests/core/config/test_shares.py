@@ -69,7 +69,7 @@ def test_the_policies_of_a_stored_run_can_be_read_back(tmp_path):
     assert load_config(save_config(config, tmp_path)).policies == config.policies
 
 
-@pytest.mark.parametrize("agents", [["judge"], ["judge*"], ["w"], ["other"]])
+@pytest.mark.parametrize("agents", [["judge"], ["judge*"], ["w"], ["other"], ["writer", "wirter"]])
 def test_a_share_of_agents_that_no_trainable_policy_serves_is_refused(agents):
     with pytest.raises(ConfigError, match=r"'foe' has a share of agents that no trainable"):
         resolved(
