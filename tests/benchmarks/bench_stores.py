@@ -54,12 +54,16 @@ def _measure(server, rounds: int) -> None:
     peer = (harness.peer_python(PEER), "store_agentlightning.py")
     sides = {"sqlite": side, "postgres": side, PEER: peer}
     with harness.folder() as directory, harness.workers(**sides) as asked:
-        where = {"sqlite": lambda: directory, "postgres": lambda: server.url(server.database())}
+        tables = _with_tables(server)
+        where = {
+            "sqlite": lambda: directory,
+            "postgres": lambda: server.url(server.database(tables)),
+        }
         for number in range(rounds):
             for what, arguments in options.items():
                 for name in harness.in_turn(list(sides), number):
-                    before, rollouts = _processor_s(server), ROLLOUTS[name]
                     place = {"directory": where[name]()} if name in where else {}
+                    before, rollouts = _processor_s(server), ROLLOUTS[name]
                     taken = asked[name].ask(what, rollouts=rollouts, **place, **arguments)
                     used_s = taken["processor_s"] + (
                         _processor_s(server) - before if name == "postgres" else 0.0
@@ -106,6 +110,17 @@ def _measure(server, rounds: int) -> None:
             "growth_samples": grown,
         },
     )
+
+
+def _with_tables(server) -> str:
+    """Return the name of a database with empty tables, so that no measurement includes their creation."""
+    from agl_postgres import PostgresOptions
+    from agl_postgres._connect import Server as Address
+    from agl_postgres._schema import migrate
+
+    name = server.database()
+    migrate(Address.of(PostgresOptions(url=server.url(name))))
+    return name
 
 
 def _processor_s(server) -> float:
