@@ -134,7 +134,7 @@ def read_config(path: Path) -> dict[str, Any]:
     parser = _PARSERS.get(path.suffix.lower())
     if parser is None:
         raise ConfigError(
-            f"Configuration {str(path)!r} ends in {path.suffix!r}: use {', '.join(SUFFIXES)}"
+            f"Configuration {str(path)!r} is no file that ends in {', '.join(SUFFIXES)}: name one"
         )
     text = read_text(path, what="Configuration")
     try:

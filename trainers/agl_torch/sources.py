@@ -32,4 +32,6 @@ def check_source(source: str) -> None:
         if not (path / "config.json").is_file() and not is_adapter(path):
             raise ConfigError(f"Model directory {source!r} has no config.json: is it a model's?")
     elif looks_local or path.exists():
-        raise ConfigError(f"Model path {source!r} is no directory: check 'model'")
+        raise ConfigError(
+            f"Model path {source!r} is no directory: check 'model' of the run and its policies"
+        )

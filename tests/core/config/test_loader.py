@@ -65,7 +65,8 @@ def test_files_are_read_as_utf8_with_or_without_mark_and_any_line_end(tmp_path):
     ("name", "content", "reason"),
     [
         ("absent.toml", None, "cannot read"),
-        ("run.ini", b"", r"'\.ini': use \.toml"),
+        ("run.ini", b"", r"run\.ini' is no file that ends in \.toml"),
+        ("", None, "is no file that ends in"),
         ("run.toml", b"seed = 1 1", "line 1"),
         ("run.toml", "name = 'é'".encode("latin-1"), "not UTF-8"),
         ("run.json", b"[]", "must be a table"),

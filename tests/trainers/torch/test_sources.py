@@ -30,4 +30,5 @@ def test_a_wrong_path_is_refused_before_torch_is_imported(tmp_path, model):
 
     message, imported = done.stdout.splitlines()
     assert message.startswith(("Model path", "Model directory"))
+    assert message.endswith(("check 'model' of the run and its policies", "is it a model's?"))
     assert imported == "False"
