@@ -6,8 +6,10 @@ import logging
 import re
 import socket
 import sqlite3
+from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from random import SystemRandom
 from typing import Final
@@ -29,6 +31,8 @@ _APPLICATION: Final = 0x41474C45
 _BUSY_S: Final = 5.0
 _BUSY_SHARED_S: Final = 0.05
 """Wait for an outbox of a runner, of which there are others."""
+_MOST_KEPT: Final = 4 * 2**20
+"""Bytes of waiting events up to which they are in memory too, and are not read from the file."""
 _MOST_RUNNERS: Final = 1_000
 """Runners on a machine with outboxes in one directory."""
 _ID_BITS: Final = 63
@@ -56,7 +60,8 @@ class EventOutbox:
     """The events of a run directory that wait for a bus, in one SQLite file.
 
     Used by one thread, and by one process at a time. A process that is killed loses no event of a
-    finished `add`; if the whole machine stops, the newest may be lost.
+    finished `add`; if the whole machine stops, the newest may be lost. Sent events leave the file
+    with the next `add` or `settle`, so a process that is killed before has them sent again.
     """
 
     def __init__(self, connection: sqlite3.Connection, *, most: int, most_bytes: int) -> None:
@@ -65,6 +70,10 @@ class EventOutbox:
         self._most, self._most_bytes = most, most_bytes
         row = connection.execute("SELECT count(*), coalesce(sum(length(body)), 0) FROM events")
         self.waiting, self._bytes = row.fetchone()
+        self._kept: deque[Stored] = deque()
+        """All that wait, as long as they are few and of this process; else empty."""
+        self._sent = 0
+        """The greatest number of an event that was sent and is still in the file; 0: none is."""
         last = "SELECT max(coalesce((SELECT max(number) FROM events), 0), coalesce((SELECT value FROM numbers WHERE name = 'last'), 0))"
         self.last: int = connection.execute(last).fetchone()[0]
         """The greatest number of an event so far."""
@@ -127,6 +136,7 @@ class EventOutbox:
             StoreError: the file cannot be written.
         """
         rows: list[tuple[int, str, str, bytes]] = []
+        taken: list[Stored] = []
         dropped, size = 0, self._bytes
         for event in events:
             message = event.message
@@ -135,13 +145,20 @@ class EventOutbox:
                 dropped += 1
                 continue
             size += len(message.body)
+            taken.append(event)
             rows.append((event.number, message.id, message.channel, message.body))
         if rows:
             with _writing(self._connection) as connection:
+                self._delete_sent(connection)
                 connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
                 connection.execute(
                     "INSERT OR REPLACE INTO numbers VALUES ('last', ?)", (rows[-1][0],)
                 )
+            self._sent = 0
+            if len(self._kept) == self.waiting and size <= _MOST_KEPT:
+                self._kept.extend(taken)
+            else:
+                self._kept.clear()
             self.waiting += len(rows)
             self._bytes = size
             self.last = rows[-1][0]
@@ -153,9 +170,13 @@ class EventOutbox:
         Raises:
             StoreError: the file cannot be read.
         """
-        query = "SELECT number, id, channel, body FROM events ORDER BY number LIMIT ?"
+        if len(self._kept) == self.waiting:
+            return [*islice(self._kept, count)]
+        query = (
+            "SELECT number, id, channel, body FROM events WHERE number > ? ORDER BY number LIMIT ?"
+        )
         try:
-            found = self._connection.execute(query, (count,)).fetchall()
+            found = self._connection.execute(query, (self._sent, count)).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"The outbox of events cannot be read: {error}") from error
         return [
@@ -164,19 +185,37 @@ class EventOutbox:
         ]
 
     def remove(self, sent: Sequence[Stored]) -> None:
-        """Remove events of `oldest` that a bus has confirmed.
+        """Take the events of `oldest` that a bus has confirmed from those that wait."""
+        self._sent = sent[-1].number  # the oldest ones, in order
+        self.waiting -= len(sent)
+        self._bytes -= sum(len(event.message.body) for event in sent)
+        if self._kept:
+            for _ in sent:
+                self._kept.popleft()
+
+    def settle(self) -> None:
+        """Delete sent events from the file.
 
         Raises:
             StoreError: the file cannot be written; the events will be sent again.
         """
-        with _writing(self._connection) as connection:
-            last = sent[-1].number  # the oldest ones, in order
-            connection.execute("DELETE FROM events WHERE number <= ?", (last,))
-        self.waiting -= len(sent)
-        self._bytes -= sum(len(event.message.body) for event in sent)
+        if self._sent:
+            with _writing(self._connection) as connection:
+                self._delete_sent(connection)
+            self._sent = 0
 
     def close(self) -> None:
-        self._connection.close()
+        """Settle and close the file; one that cannot be written keeps sent events."""
+        try:
+            self.settle()
+        except StoreError as error:
+            _log.warning("%s. Events that were sent will be sent again", error)
+        finally:
+            self._connection.close()
+
+    def _delete_sent(self, connection: sqlite3.Connection) -> None:
+        if self._sent:
+            connection.execute("DELETE FROM events WHERE number <= ?", (self._sent,))
 
 
 def runner_outbox(directory: Path, number: int) -> Path:

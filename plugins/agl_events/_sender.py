@@ -34,6 +34,8 @@ _IN_MEMORY: Final = 20_000
 """Events between the run and the outbox at most."""
 _WRITE_EVERY_S: Final = 0.05
 """Pause between two writes, in which events gather: one transaction for each costs ten times more."""
+_SETTLE_S: Final = 0.2
+"""Time without events after which sent ones are deleted from the outbox on their own."""
 _FIRST_RETRY_S: Final = 0.5
 _LONGEST_RETRY_S: Final = 30.0
 _random: Final = SystemRandom()
@@ -307,6 +309,7 @@ class EventSender:
             if not sent:
                 if self._all_written:
                     return
+                await self._settle(outbox)
                 await self._written.wait()
                 self._written.clear()
 
@@ -325,6 +328,16 @@ class EventSender:
         if outcomes["refused"]:
             self._warn("refused", "The bus refused events for good: see events_refused")
         return len(events)
+
+    async def _settle(self, outbox: EventOutbox) -> None:
+        """Unless more events come at once, delete those that were sent from the file."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._written.wait(), _SETTLE_S)
+            return
+        try:
+            outbox.settle()
+        except StoreError as error:
+            self._warn("disk", f"{error}. Events that were sent may be sent again")
 
     async def _pause(self, seconds: float) -> None:
         if not self._ending.is_set():
