@@ -316,8 +316,9 @@ class Writer:
         """Commit the submitted operations and close the file."""
         while self._arrived:
             self._commit_arrived()
-        self._jobs.put(None)
+        # Of two connections that close at the same time, neither would empty the log.
         await self._checkpoints.stop()
+        self._jobs.put(None)
         await asyncio.shield(self._ended)
         self._thread.join()
 
