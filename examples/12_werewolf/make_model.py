@@ -259,8 +259,9 @@ def _loss(model: Any, rows: list[Row]) -> torch.Tensor:
 
 
 @torch.no_grad()
-def check(directory: Path, *, games: int = 10) -> None:
+def check(directory: Path, *, seed: int = 0, games: int = 10) -> None:
     """Print how many sampled answers to held-out questions are clear, by phase."""
+    torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     clear: Counter[str] = Counter()
@@ -298,7 +299,7 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if options.out is not None:
         make(options.out, seed=options.seed, steps=options.steps, games=options.games)
-    check(options.out or options.check)
+    check(options.out or options.check, seed=options.seed)
 
 
 if __name__ == "__main__":

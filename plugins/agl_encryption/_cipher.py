@@ -82,16 +82,11 @@ class Cipher:
         nonce = digest.digest()
         return self._head + nonce + self._active.encrypt(nonce, value, place)
 
-    def opened(self, sealed: object, place: bytes) -> bytes | None:
-        """Decrypt a value of the active key; None if it is none, or cannot be decrypted.
-
-        `open` says why, and decrypts with the other keys.
-        """
-        (value,) = self.all_opened([sealed], [place])
-        return value
-
     def all_opened(self, sealed: Sequence[object], places: Sequence[bytes]) -> list[bytes | None]:
-        """Return what `opened` returns for each value in its place."""
+        """Decrypt values of the active key, each in its place; None for any other value.
+
+        `open` says why one cannot be decrypted, and decrypts with the other keys.
+        """
         values: list[bytes | None] = [None] * len(sealed)
         start = self._start
         if not start:

@@ -27,11 +27,21 @@ def check_authorities(url: str, option: str) -> None:
             ) from error
 
 
-def distrust(error: BaseException) -> str | None:
-    """Return why the certificate of a server is not trusted; None for any other error."""
+def distrust(error: BaseException, place: str, option: str) -> ConfigError | None:
+    """Return the error for a server whose certificate is not trusted; None for any other error.
+
+    Args:
+        error: Why the server could not be reached.
+        place: The server, as the message names it.
+        option: What names a file of authorities in an address.
+    """
     for each in _chain(error):
         if isinstance(each, ssl.SSLCertVerificationError):
-            return each.verify_message or str(each)
+            return ConfigError(
+                f"{place} has a certificate that is not trusted ({each.verify_message or each}): "
+                f"give the server one that is valid now and for this host, or name the authority "
+                f"that signed it, by {option}=FILE in events.url or by SSL_CERT_FILE"
+            )
     return None
 
 

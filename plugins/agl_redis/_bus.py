@@ -332,12 +332,8 @@ class RedisBus:
                 raise ConfigError(f"{place} refuses: {error}: correct events.url") from None
             raise BusError(f"{place} refuses: {error}") from None
         except (exceptions.RedisError, OSError, TimeoutError) as error:
-            if reason := distrust(error):
-                raise ConfigError(
-                    f"{place} has a certificate that is not trusted ({reason}): give the server one "
-                    f"that is valid now and for this host, or name the authority that signed it, by "
-                    f"{_AUTHORITIES}=FILE in events.url or by SSL_CERT_FILE"
-                ) from None
+            if refused := distrust(error, place, _AUTHORITIES):
+                raise refused from None
             said = hidden(str(error)) or type(error).__name__
             hint = tls_hint(self._url, error, plain="redis") if opening else ""
             raise BusError(f"{place} cannot be reached: {said}{hint}") from None

@@ -26,6 +26,19 @@ async def opened(url: str, prefix: str, **options: Any) -> Bus:
     return bus
 
 
+async def refused(url: str, kind: type[Exception], **options: Any) -> str:
+    """Return the one line that says why a bus cannot be opened."""
+    bus = make_bus(url, load_plugins(), options)
+    with pytest.raises(kind) as failed:
+        await bus.open()
+    await bus.close()
+    assert failed.value.__cause__ is None
+    text = str(failed.value)
+    assert "\n" not in text
+    assert "secret" not in text
+    return text
+
+
 async def taken(events: AsyncGenerator[BusEvent], count: int) -> list[BusEvent]:
     return [await asyncio.wait_for(anext(events), 60) for _ in range(count)]
 

@@ -17,7 +17,14 @@ from aiormq.exceptions import ChannelNotFoundEntity
 from agl_core.app import load_plugins
 from agl_core.errors import ConfigError
 from tests.core.app.conftest import Bench
-from tests.plugins.events.bus_contract import BusContract, message, opened, taken, until
+from tests.plugins.events.bus_contract import (
+    BusContract,
+    message,
+    opened,
+    refused,
+    taken,
+    until,
+)
 from tests.plugins.limits.authority import Authority
 from tests.plugins.rabbitmq.conftest import MOST_BYTES, RabbitServer, free_port
 
@@ -234,19 +241,6 @@ async def test_events_go_over_tls_to_a_server_whose_authority_is_named(
         await each.close()
 
 
-async def refused(url: str, kind: type[Exception]) -> str:
-    """Return the one line that says why a bus cannot be opened."""
-    bus = make_bus(url, load_plugins(), {"timeout_s": 5.0})
-    with pytest.raises(kind) as failed:
-        await bus.open()
-    await bus.close()
-    assert failed.value.__cause__ is None
-    text = str(failed.value)
-    assert "\n" not in text
-    assert "secret" not in text
-    return text
-
-
 @pytest.mark.parametrize("named", [True, False])
 async def test_a_server_of_another_authority_is_refused_in_one_line(
     shared: RabbitServer, tmp_path: Path, named: bool, monkeypatch: Any, caplog: Any
@@ -254,7 +248,7 @@ async def test_a_server_of_another_authority_is_refused_in_one_line(
     """The library's own line, which would come at every try of an outage, is left out."""
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     query = f"?cafile={Authority(tmp_path).file}" if named else ""
-    said = await refused(shared.over_tls(query, "secret"), ConfigError)
+    said = await refused(shared.over_tls(query, "secret"), ConfigError, timeout_s=5.0)
     assert said.startswith(f"RabbitMQ at amqps://***@127.0.0.1:{shared.tls_port}/")
     assert "has a certificate that is not trusted (" in said
     assert "by cafile=FILE in events.url or by SSL_CERT_FILE" in said
@@ -265,14 +259,18 @@ async def test_a_wrong_password_over_tls_is_not_taken_for_a_wrong_authority(
     shared: RabbitServer,
 ) -> None:
     url = shared.over_tls(f"?cafile={shared.authority.file}", "secret")
-    assert "refuses user, password" in await refused(url, ConfigError)
+    assert "refuses user, password" in await refused(url, ConfigError, timeout_s=5.0)
 
 
 async def test_a_server_with_tls_only_and_one_without_are_named(shared: RabbitServer) -> None:
     url = f"amqp://guest:secret@127.0.0.1:{shared.tls_port}/"
-    assert "if the server speaks TLS only, write amqps://" in await refused(url, BusError)
+    assert "if the server speaks TLS only, write amqps://" in await refused(
+        url, BusError, timeout_s=5.0
+    )
     url = f"amqps://guest:secret@127.0.0.1:{shared.port}/?cafile={shared.authority.file}"
-    assert "if the server speaks no TLS, write amqp://" in await refused(url, BusError)
+    assert "if the server speaks no TLS, write amqp://" in await refused(
+        url, BusError, timeout_s=5.0
+    )
 
 
 def test_a_file_without_certificates_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from agl_events._bus import Bus, make_bus
 from agl_core.app import load_plugins
 from agl_core.errors import ConfigError
 from tests.core.app.conftest import Bench
-from tests.plugins.events.bus_contract import message
+from tests.plugins.events.bus_contract import message, refused
 from tests.plugins.limits.authority import Authority, Files
 from tests.plugins.redis.conftest import RedisServer, binary_of, free_port
 
@@ -64,19 +64,6 @@ def bus_of(url: str, **options: Any) -> Bus:
     return make_bus(url, load_plugins(), options)
 
 
-async def refused(url: str, kind: type[Exception] = ConfigError, **options: Any) -> str:
-    """Return the one line that says why a bus cannot be opened."""
-    bus = bus_of(url, **options)
-    with pytest.raises(kind) as failed:
-        await bus.open()
-    await bus.close()
-    assert failed.value.__cause__ is None
-    text = str(failed.value)
-    assert "\n" not in text
-    assert "secret" not in text
-    return text
-
-
 @pytest.mark.parametrize("named", ["address", "environment"])
 async def test_events_go_over_tls_to_a_server_whose_authority_is_named(
     server: TlsServer, authority: Authority, prefix: str, named: str, monkeypatch: Any
@@ -97,7 +84,7 @@ async def test_a_server_of_another_authority_is_refused_in_one_line(
     server: TlsServer, stranger: Authority, named: bool
 ) -> None:
     query = f"?ssl_ca_certs={stranger.file}" if named else ""
-    said = await refused(server.over_tls(query, "me:secret@"))
+    said = await refused(server.over_tls(query, "me:secret@"), ConfigError)
     assert said.startswith(f"Redis at rediss://***@127.0.0.1:{server.tls_port}/0")
     assert "has a certificate that is not trusted (" in said
     assert "by ssl_ca_certs=FILE in events.url or by SSL_CERT_FILE" in said
@@ -109,7 +96,7 @@ async def test_a_certificate_that_has_ended_is_refused(
     ended = TlsServer(tmp_path, authority, authority.issue("ended", days=-1))
     ended.start()
     try:
-        said = await refused(ended.over_tls(f"?ssl_ca_certs={authority.file}"))
+        said = await refused(ended.over_tls(f"?ssl_ca_certs={authority.file}"), ConfigError)
     finally:
         ended.stop()
     assert "is not trusted (certificate has expired): give the server one that is valid" in said
