@@ -232,7 +232,9 @@ def _debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 def _writable(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
     """Refuse at once what could not be written after hours."""
     if value not in (None, STDOUT) and not Path(value).exists():
-        folder = next(each for each in Path(value).absolute().parents if each.exists())
+        folder = Path(value).absolute().parent
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
         if not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise click.BadParameter(
                 f"{value!r} cannot be written: {str(folder)!r} is no folder that you may write to"

@@ -1,7 +1,9 @@
+import errno
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +95,21 @@ def test_json_that_cannot_be_written_is_an_error(agl, app, tmp_path):
     assert result.exit_code == 2
     assert "'file/figures.json' cannot be written: '" in result.stderr
     assert "is no folder that you may write to" in result.stderr
+    assert not app.made
+
+
+def test_json_into_a_folder_that_nobody_can_make_is_an_error(agl, app, tmp_path, monkeypatch):
+    """Of a file system such as /proc the rights say that root may write to it."""
+    write(tmp_path, "run.toml", "")
+
+    def refused(path, *arguments, **options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    result = agl("train", "run.toml", "--json", "new/figures.json")
+
+    assert result.exit_code == 2
+    assert "'new/figures.json' cannot be written" in result.stderr
     assert not app.made
 
 
