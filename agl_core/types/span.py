@@ -201,7 +201,7 @@ _CONSTRAINTS: Final[Mapping[str, Any]] = {
 empty values and 0 do not restrict either."""
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Parameters under which a call was sampled, as sent to the backend."""
 
     temperature: float = 1.0
@@ -230,7 +230,7 @@ def _neutral(value: Any, neutral: Any) -> bool:
     return value in neutral if isinstance(neutral, tuple) else value == neutral
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Choice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One sampled answer, with exactly the tokens that the engine sampled.
 
     Lists of ids and log-probabilities are packed into arrays.
@@ -263,7 +263,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
             force_setattr(self, "logprobs", logprobs)
 
 
-class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The gateway's record of one logical request: the only source of training tokens.
 
     A list of prompt ids is packed into an array.
@@ -333,7 +333,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class Span(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One recorded part of an attempt.
 
     Order within an attempt is `sequence`, then `start_ns`, then `id`. Token ids are in `call`,

@@ -12,7 +12,7 @@ from agl_encryption._errors import EncryptionError
 from agl_encryption._keys import ENV_KEY, ENV_KEYS, Keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -63,14 +63,17 @@ class Cipher:
         nonce = os.urandom(_NONCE)
         return self._head + nonce + self._active.encrypt(nonce, value, place)
 
-    def seal_all(self, values: Sequence[bytes], places: Sequence[bytes]) -> list[bytes]:
-        """Encrypt values, each in its place, with the nonces of one read."""
+    def seal_all(self, values: Iterable[bytes | bytearray], places: Sequence[bytes]) -> list[bytes]:
+        """Encrypt values, each in its place, with the nonces of one read.
+
+        A value is encrypted before the next one is taken, so that all can be in the same bytes.
+        """
         head, encrypt = self._head, self._active.encrypt
-        nonces, start = os.urandom(_NONCE * len(values)), 0
+        nonces, start = os.urandom(_NONCE * len(places)), 0
         sealed: list[bytes] = []
         for value, place in zip(values, places, strict=True):
             nonce = nonces[start : (start := start + _NONCE)]
-            sealed.append(head + nonce + encrypt(nonce, value, place))
+            sealed.append(b"".join((head, nonce, encrypt(nonce, value, place))))
         return sealed
 
     def seal_repeatable(self, value: bytes, place: bytes) -> bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -107,17 +107,16 @@ class Sealing:
     def seal_spans(self, spans: Sequence[Span]) -> list[Span]:
         if not self._of_spans or not spans:
             return list(spans)
-        kept = spans
+        places = _places(spans)
         if self._open_of_spans:
-            kept = [_without(span, self._open_of_spans) for span in spans]
+            contents = (encode_span(_without(span, self._open_of_spans)) for span in spans)
+            values = self.cipher.seal_all((self._mask + each for each in contents), places)
+            return list(map(self._partly, spans, values))
         try:
-            contents = list(map(_encode, kept))
+            values = self.cipher.seal_all(_contents(spans), places)
         except (UnicodeEncodeError, OverflowError, RecursionError, NotImplementedError):
-            contents = list(map(encode_span, kept))
-        if self._open_of_spans:
-            contents = [self._mask + content for content in contents]
-        values = self.cipher.seal_all(contents, _places(spans))
-        return list(map(self._partly if self._open_of_spans else _bare, spans, values))
+            values = self.cipher.seal_all(map(encode_span, spans), places)
+        return list(map(_bare, spans, values))
 
     def _partly(self, span: Span, value: bytes) -> Span:
         bare = _without(span, self._of_spans)
@@ -130,9 +129,11 @@ class Sealing:
         places = _places(spans)
         values = self.cipher.all_opened(sealed, places)
         opened: list[Span] = []
+        decode = SPANS.decode
         for number, (span, value) in enumerate(zip(spans, values, strict=True)):
             if value is not None:
-                opened.append(_filled(span, value))
+                whole = value[0] > _ALL_OF_SPANS
+                opened.append(decode(value) if whole else _filled(span, value))
             elif key_id(sealed[number]) is not None:
                 opened.append(self._open_span(span, places[number]))
             else:
@@ -325,7 +326,20 @@ def _packed(value: Any) -> Ext:
 
 _CODES: Final = {each: encode(array(each))[2] for each in "id" if sys.byteorder == "little"}
 """Codes of msgpack that `agl_core.store.encode` gives packed tokens, by their types."""
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=_packed).encode
+_encode_into: Final = msgspec.msgpack.Encoder(enc_hook=_packed).encode_into
+
+
+def _contents(spans: Sequence[Span]) -> Iterator[bytearray]:
+    """Encode spans, one after the other into the same bytes.
+
+    Raises:
+        NotImplementedError: a value is neither plain nor packed tokens.
+        UnicodeEncodeError, OverflowError, RecursionError: it takes `agl_core.store.encode_span`.
+    """
+    content = bytearray()
+    for span in spans:
+        _encode_into(span, content)
+        yield content
 
 
 def _place(kind: str, record: str) -> bytes:
@@ -341,7 +355,10 @@ def _places(spans: Sequence[Span]) -> list[bytes]:
             attempt_id = span.attempt_id
             attempt = exact_bytes(attempt_id)
             prefix = b"span %d %b" % (len(attempt), attempt)
-        places.append(prefix + exact_bytes(span.id))
+        try:
+            places.append(prefix + span.id.encode())
+        except UnicodeEncodeError:
+            places.append(prefix + exact_bytes(span.id))
     return places
 
 
@@ -356,12 +373,14 @@ def _bare(span: Span, value: bytes) -> Span:
     call, reward = span.call, span.reward
     attributes: dict[str, Any] = {_SEALED: value}
     if call is not None:
-        sampled = 0
-        for choice in call.choices:
-            sampled += len(choice.token_ids)
+        choices = call.choices
         attributes[GEN_AI_REQUEST_MODEL] = call.model
         attributes[GEN_AI_USAGE_INPUT_TOKENS] = len(call.prompt_token_ids)
-        attributes[GEN_AI_USAGE_OUTPUT_TOKENS] = sampled
+        attributes[GEN_AI_USAGE_OUTPUT_TOKENS] = (
+            len(choices[0].token_ids)
+            if len(choices) == 1
+            else sum(len(choice.token_ids) for choice in choices)
+        )
     if reward is not None and reward.why:
         reward = replace(reward, why="")
     return replace(span, attributes=attributes, error="", call=None, reward=reward)

@@ -23,6 +23,7 @@ from agl_core.errors import StoreError
 from agl_core.interfaces import Store
 from agl_core.types import Resources, Rollout, RolloutQuery, Span, from_list
 from agl_core.types.json_text import json_text, json_value
+from agl_records._fields import all_fields
 
 FORMAT: Final = 1
 _PAGE = 100
@@ -57,7 +58,7 @@ async def export_lines(
             yield json_text({"kind": "rollout", "record": rollout})
             counts["rollouts"] += 1
             for span in spans.get(rollout.id, ()):
-                yield json_text({"kind": "span", "record": span})
+                yield json_text({"kind": "span", "record": all_fields(span)})
                 counts["spans"] += 1
     yield json_text({"kind": "end", **counts})
 

@@ -14,6 +14,7 @@ from agl_core.cli.group import CliState, debug_option, json_option, plugin_optio
 from agl_core.cli.output import console
 from agl_core.errors import ConfigError
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span
+from agl_records._fields import all_fields
 from agl_records.commands._output import write_records
 from agl_records.commands._printing import printable
 from agl_records.commands._selection import located, reading, store_argument
@@ -46,7 +47,7 @@ def command(state: CliState, *, target: str, rollout_id: str, json_file: str | N
 
     rollout, spans = asyncio.run(read())
     if json_file is not None:
-        write_records({"rollout": rollout, "spans": spans}, json_file)
+        write_records({"rollout": rollout, "spans": [*map(all_fields, spans)]}, json_file)
         return
     output = console()
     for line in (*_of_rollout(rollout), *_of_attempts(rollout, spans)):

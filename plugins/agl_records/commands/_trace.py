@@ -17,6 +17,7 @@ from agl_core.cli.output import console
 from agl_core.errors import ConfigError
 from agl_core.interfaces import Store
 from agl_core.types import Attempt, Rollout, RolloutQuery, Span, agent_matches
+from agl_records._fields import all_fields
 from agl_records.commands._messages import Detail
 from agl_records.commands._output import write_records
 from agl_records.commands._printing import Said, excerpt, printable
@@ -131,7 +132,8 @@ def command(  # noqa: PLR0913 - one per option
 
     found, total = asyncio.run(read())
     if json_file is not None:
-        write_records([{"rollout": entry, "spans": spans} for entry, spans in found], json_file)
+        records = [{"rollout": entry, "spans": [*map(all_fields, spans)]} for entry, spans in found]
+        write_records(records, json_file)
         return
     output = console()
     for entry, spans in found:

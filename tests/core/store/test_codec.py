@@ -24,7 +24,17 @@ from agl_core.store._codec import (
     encode_span,
     json_value,
 )
-from agl_core.types import Choice, ModelCall, Reward, Span, SpanKind, Task, pack_ints
+from agl_core.types import (
+    Choice,
+    ModelCall,
+    Reward,
+    Sampling,
+    Span,
+    SpanKind,
+    Task,
+    pack_floats,
+    pack_ints,
+)
 
 TEXT = st.text(st.characters(), max_size=20)
 VALUES = st.recursive(
@@ -204,3 +214,88 @@ def test_output_is_kept_if_json_and_described_otherwise():
     endless: list[object] = []
     endless.append(endless)
     assert json_value(endless) == "[[...]]"
+
+
+DEFAULTS = {
+    Span: {
+        "parent_id": None,
+        "agent": None,
+        "agent_run_id": None,
+        "sequence": 0,
+        "start_ns": 0,
+        "end_ns": 0,
+        "status": "unset",
+        "error": "",
+        "attributes": {},
+        "call_id": None,
+        "call": None,
+        "reward": None,
+    },
+    ModelCall: {
+        "agent_run_id": "",
+        "alias": "",
+        "messages": [],
+        "tools": [],
+        "sampling": Sampling(),
+        "prompt_token_ids": pack_ints(),
+        "choices": [],
+        "logprobs_mode": "none",
+        "response_id": "",
+        "model": "",
+        "policy": "",
+        "policy_version": 0,
+        "image_token": None,
+        "trainable": True,
+        "streamed": False,
+        "complete": False,
+        "answer_bytes": 0,
+        "tries": 1,
+        "superseded": False,
+        "status_code": 200,
+        "error": "",
+        "started_ns": 0,
+        "first_token_ns": None,
+        "ended_ns": 0,
+        "thinking_tags": ("think", "thinking"),
+    },
+    Choice: {
+        "index": 0,
+        "token_ids": pack_ints(),
+        "logprobs": pack_floats(),
+        "text": "",
+        "reasoning": "",
+        "tool_calls": [],
+        "function_call": None,
+        "refusal": "",
+        "audio": "",
+        "finish_reason": None,
+    },
+    Sampling: {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "max_tokens": None,
+        "n": 1,
+        "seed": None,
+        "stop": (),
+        "extra": {},
+    },
+}
+"""Values that stored records leave out."""
+
+
+@pytest.mark.parametrize("record", DEFAULTS, ids=lambda record: record.__name__)
+def test_a_default_of_a_span_never_changes(record) -> None:
+    """Stored spans leave out defaults, so another default would change what they say.
+
+    A new field belongs into the table; a default that has to change needs a new field.
+    """
+    required = {
+        each.name: "ro_1" if each.type is str else SpanKind.LLM
+        for each in msgspec.structs.fields(record)
+        if each.required
+    }
+    made = record(**required)
+    packed = {"prompt_token_ids", "token_ids", "logprobs"}
+    assert set(msgspec.msgpack.decode(encode(made))) - packed == set(required)
+    read = msgspec.structs.asdict(Codec(record).decode(encode(made)))
+    assert read == required | DEFAULTS[record]

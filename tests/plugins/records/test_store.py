@@ -20,10 +20,13 @@ from agl_core.errors import ConfigError
 from agl_core.store._sqlite import SqliteStore
 from agl_core.types import (
     AttemptStatus,
+    Choice,
     FailureKind,
+    ModelCall,
     Reward,
     Rollout,
     RolloutQuery,
+    Sampling,
     Span,
     SpanKind,
     Task,
@@ -199,7 +202,15 @@ async def test_everything_of_one_rollout_is_there_as_data(agl, run):
 
     found = json.loads(result.stdout)
     assert found["rollout"]["id"] == ids[0]
-    assert found["spans"][0]["call"]["prompt_token_ids"] == [1, 2, 3]
+    call = found["spans"][0]["call"]
+    assert call["prompt_token_ids"] == [1, 2, 3]
+    for shown, kind in (
+        (found["spans"][0], Span),
+        (call, ModelCall),
+        (call["sampling"], Sampling),
+        (call["choices"][0], Choice),
+    ):
+        assert tuple(shown) == kind.__struct_fields__
 
 
 async def remaining(store, ids):
