@@ -25,7 +25,7 @@ class BusError(AglError):
     """An event bus is down, refuses or does not answer; trying again later may help."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """An event as it is sent."""
 
     id: str

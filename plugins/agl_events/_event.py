@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from agl_core.clocks import new_id, wall
 from agl_core.text import json_bytes, replaced_json
 
 CHANNELS: Final = (
@@ -37,7 +37,8 @@ class BusEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened in a run."""
 
     id: str
-    """Unique; an event that is delivered twice has the same id both times."""
+    """Unique; an event that is delivered twice has the same id both times. ``event_`` and 32 hex
+    digits, which sort as the events of an outbox."""
     time: str
     """ISO 8601 in UTC with microseconds, by the clock of the run's machine."""
     channel: str
@@ -55,17 +56,31 @@ class BusEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_event(
-    channel: str, service: str, data: dict[str, Any], metadata: dict[str, Any]
+    channel: str, service: str, time: float, data: dict[str, Any], metadata: dict[str, Any]
 ) -> BusEvent:
-    """Make an event with a new id at the current time."""
+    """Make an event, with an id of its outbox and number.
+
+    Args:
+        channel: What happened.
+        service: Who reports it.
+        time: When, in Unix seconds.
+        data: The facts.
+        metadata: `BusEvent.metadata`.
+    """
+    second, rest = divmod(round(time * 1e6), 1_000_000)
     return BusEvent(
-        id=new_id("event"),
-        time=datetime.fromtimestamp(wall(), UTC).isoformat(timespec="microseconds"),
+        id=f"event_{metadata['outbox']}{metadata['sequence']:016x}",
+        time=f"{_iso(second)}.{rest:06d}+00:00",
         channel=channel,
         service=service,
         data=data,
         metadata=metadata,
     )
+
+
+@lru_cache(maxsize=8)
+def _iso(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def encode(event: BusEvent, most_bytes: int) -> tuple[bytes, bool]:
@@ -79,7 +94,7 @@ def encode(event: BusEvent, most_bytes: int) -> tuple[bytes, bool]:
     if len(body) <= most_bytes:
         return body, False
     metadata = {**event.metadata, "cut": len(body)}
-    data = _short(msgspec.to_builtins(event.data), _DEPTH)
+    data = _short(msgspec.json.decode(body)["data"], _DEPTH)
     short = msgspec.structs.replace(event, data=data, metadata=metadata)
     body = _json(short)
     if len(body) > most_bytes:
@@ -97,7 +112,8 @@ def decode(body: bytes) -> BusEvent:
 
 
 def _json(event: BusEvent) -> bytes:
-    return replaced_json(json_bytes(event))
+    body = json_bytes(event)
+    return replaced_json(body) if b"\\u" in body else body
 
 
 def _short(value: Any, depth: int) -> Any:

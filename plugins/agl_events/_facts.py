@@ -177,14 +177,21 @@ class TrajectoriesBuilt(Facts, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, record: AttemptRecord, trajectories: Sequence[Trajectory]) -> TrajectoriesBuilt:
+        agents: dict[str, int] = {}
+        calls = tokens = 0
+        for path in trajectories:
+            agents[path.agent] = agents.get(path.agent, 0) + 1
+            calls += len(path.calls)
+            tokens += len(path.token_ids)
+        rollout = record.rollout
         return cls(
-            rollout=record.rollout.id,
+            rollout=rollout.id,
             attempt=record.attempt.id,
-            task=record.rollout.task.id,
-            step=record.rollout.step,
-            trajectories=Counter(path.agent for path in trajectories),
-            calls=sum(len(path.calls) for path in trajectories),
-            tokens=sum(len(path.token_ids) for path in trajectories),
+            task=rollout.task.id,
+            step=rollout.step,
+            trajectories=agents,
+            calls=calls,
+            tokens=tokens,
         )
 
 

@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
+from msgspec import Raw
+
 from agl_core.app import make_filters
 from agl_core.clocks import new_id
 from agl_core.config import RunConfig, validate
 from agl_core.interfaces import AttemptRecord, Filter, Store, TrackedRun
 from agl_core.plugins import PluginManager, Source, hookimpl
-from agl_core.text import json_bytes
 from agl_core.types import (
     Attempt,
     Batch,
@@ -98,7 +99,7 @@ class Publisher:
             call_s=options.timeout_s,
         )
         file = directory if of_runner else directory / OUTBOX
-        sender = EventSender(file, self._make, limits, of_runner=of_runner)
+        sender = EventSender(file, self._make, self._event, limits, of_runner=of_runner)
         connect_s = min(options.timeout_s, _CONNECT_S)
         await asyncio.to_thread(sender.open, connect_s=connect_s)
         if sender.process:
@@ -116,15 +117,14 @@ class Publisher:
             sender.count("events_dropped")
             _log.warning("An event could not be made", exc_info=True)
             return
-        sender.put(lambda metadata: self._event(fact, metadata))
+        sender.put(facts.CHANNEL_OF[type(fact)], fact)
 
-    def _event(self, fact: facts.Facts, metadata: dict[str, Any]) -> BusEvent:
+    def _event(self, channel: str, time: float, data: bytes, metadata: dict[str, Any]) -> BusEvent:
         metadata |= {"run": self._config.name, "version": _VERSION}
-        channel = facts.CHANNEL_OF[type(fact)]
-        data = cast("dict[str, Any]", fact)  # the same JSON, and cheaper than a dictionary
-        for each in self._filters:
-            data = each.cleaned(json.loads(json_bytes(data)), "events")
-        return new_event(channel, self._service, data, metadata)
+        fact = cast("dict[str, Any]", Raw(data))
+        for number, each in enumerate(self._filters):
+            fact = each.cleaned(json.loads(data) if number == 0 else fact, "events")
+        return new_event(channel, self._service, time, fact, metadata)
 
     def lost(self) -> dict[str, int]:
         """Return everything that was lost so far, by cause."""

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 OUTBOX: Final = "events.db"
 """File in a run's directory."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _APPLICATION: Final = 0x41474C45
 """``AGLE``: marks the file as an outbox."""
 _BUSY_S: Final = 5.0
@@ -33,14 +33,18 @@ _BUSY_SHARED_S: Final = 0.05
 """Wait for an outbox of a runner, of which there are others."""
 _MOST_KEPT: Final = 4 * 2**20
 """Bytes of waiting events up to which they are in memory too, and are not read from the file."""
+_PACK: Final = 256
+"""Events of a row at most: a row for each event takes ten times as long to write."""
+_PACK_BYTES: Final = 2**20
+"""Bytes of a row with which it takes no more events."""
 _MOST_RUNNERS: Final = 1_000
 """Runners on a machine with outboxes in one directory."""
 _ID_BITS: Final = 63
 """Integers of SQLite have no more without a sign."""
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9.\-]")
 _TABLES: Final = """\
-CREATE TABLE IF NOT EXISTS events (
-    number INTEGER PRIMARY KEY, id TEXT NOT NULL, channel TEXT NOT NULL, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS packs (
+    last INTEGER PRIMARY KEY, events INTEGER NOT NULL, size INTEGER NOT NULL, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 
@@ -49,11 +53,15 @@ class OutboxInUseError(ConfigError):
     """Another process uses the outbox."""
 
 
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
+class Stored(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """A message with its place in the order."""
 
     number: int
     message: Message
+
+
+_pack: Final = msgspec.msgpack.Encoder().encode
+_unpack: Final = msgspec.msgpack.Decoder(list[Stored]).decode
 
 
 class EventOutbox:
@@ -68,18 +76,29 @@ class EventOutbox:
         """Read the counts; use `open`."""
         self._connection = connection
         self._most, self._most_bytes = most, most_bytes
-        row = connection.execute("SELECT count(*), coalesce(sum(length(body)), 0) FROM events")
-        self.waiting, self._bytes = row.fetchone()
+        numbers = dict(connection.execute("SELECT name, value FROM numbers").fetchall())
+        self._sent: int = numbers.get("sent", 0)
+        """The greatest number of an event that was sent."""
+        self._settled = True
+        row = connection.execute(
+            "SELECT coalesce(sum(events), 0), coalesce(sum(size), 0), max(last) FROM packs "
+            "WHERE last > ?",
+            (self._sent,),
+        )
+        self.waiting, self._bytes, newest = row.fetchone()
         self._kept: deque[Stored] = deque()
         """All that wait, as long as they are few and of this process; else empty."""
-        self._sent = 0
-        """The greatest number of an event that was sent and is still in the file; 0: none is."""
-        last = "SELECT max(coalesce((SELECT max(number) FROM events), 0), coalesce((SELECT value FROM numbers WHERE name = 'last'), 0))"
-        self.last: int = connection.execute(last).fetchone()[0]
+        self._read: deque[Stored] = deque()
+        """What waits of the oldest row, once it was read from the file."""
+        self.last: int = max(newest or 0, numbers.get("last", 0))
         """The greatest number of an event so far."""
-        made = connection.execute("SELECT value FROM numbers WHERE name = 'outbox'").fetchone()[0]
-        self.id = f"{made:016x}"
+        self.id = f"{numbers['outbox']:016x}"
         """Chosen when the file is made: numbers of another outbox say nothing about its events."""
+        self.damaged = 0
+        """Waiting events that could not be read from the file, and are not sent."""
+        events, size = self._read_pack()  # of the oldest row, some may have been sent
+        self.waiting -= events - len(self._read)
+        self._bytes -= size - _size(self._read)
 
     @classmethod
     def open(
@@ -135,33 +154,30 @@ class EventOutbox:
         Raises:
             StoreError: the file cannot be written.
         """
-        rows: list[tuple[int, str, str, bytes]] = []
         taken: list[Stored] = []
         dropped, size = 0, self._bytes
         for event in events:
-            message = event.message
-            full = self.waiting + len(rows) >= self._most
-            if full or size + len(message.body) > self._most_bytes:
+            body = event.message.body
+            full = self.waiting + len(taken) >= self._most
+            if full or size + len(body) > self._most_bytes:
                 dropped += 1
                 continue
-            size += len(message.body)
+            size += len(body)
             taken.append(event)
-            rows.append((event.number, message.id, message.channel, message.body))
-        if rows:
+        if taken:
+            last = taken[-1].number
             with _writing(self._connection) as connection:
-                self._delete_sent(connection)
-                connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
-                connection.execute(
-                    "INSERT OR REPLACE INTO numbers VALUES ('last', ?)", (rows[-1][0],)
-                )
-            self._sent = 0
+                self._settle(connection)
+                _insert(connection, taken)
+                connection.execute("INSERT OR REPLACE INTO numbers VALUES ('last', ?)", (last,))
+            self._settled = True
             if len(self._kept) == self.waiting and size <= _MOST_KEPT:
                 self._kept.extend(taken)
             else:
                 self._kept.clear()
-            self.waiting += len(rows)
+            self.waiting += len(taken)
             self._bytes = size
-            self.last = rows[-1][0]
+            self.last = last
         return dropped
 
     def oldest(self, count: int) -> list[Stored]:
@@ -172,26 +188,43 @@ class EventOutbox:
         """
         if len(self._kept) == self.waiting:
             return [*islice(self._kept, count)]
-        query = (
-            "SELECT number, id, channel, body FROM events WHERE number > ? ORDER BY number LIMIT ?"
-        )
+        while not self._read and self.waiting:
+            try:
+                self._read_pack()
+            except sqlite3.Error as error:
+                raise StoreError(f"The outbox of events cannot be read: {error}") from error
+        return [*islice(self._read, count)]
+
+    def _read_pack(self) -> tuple[int, int]:
+        """Read what waits of the oldest row that was not sent.
+
+        Returns:
+            The number and bytes of all events of the row; 0 if it is damaged, and is skipped.
+        """
+        query = "SELECT last, events, size, body FROM packs WHERE last > ? ORDER BY last LIMIT 1"
+        row = self._connection.execute(query, (self._sent,)).fetchone()
+        last, events, size, body = row or (self._sent, self.waiting, self._bytes, b"")
         try:
-            found = self._connection.execute(query, (self._sent, count)).fetchall()
-        except sqlite3.Error as error:
-            raise StoreError(f"The outbox of events cannot be read: {error}") from error
-        return [
-            Stored(number=number, message=Message(id=id_, channel=channel, body=body))
-            for number, id_, channel, body in found
-        ]
+            found = _unpack(body)
+        except msgspec.MsgspecError as error:
+            if events:
+                _log.warning("%d events of the outbox are damaged: %s", events, error)
+            self.damaged += events
+            self.waiting -= events
+            self._bytes -= size
+            self._sent, self._settled = last, False
+            return 0, 0
+        self._read.extend(event for event in found if event.number > self._sent)
+        return events, size
 
     def remove(self, sent: Sequence[Stored]) -> None:
         """Take the events of `oldest` that a bus has confirmed from those that wait."""
-        self._sent = sent[-1].number  # the oldest ones, in order
+        self._sent, self._settled = sent[-1].number, False  # the oldest ones, in order
         self.waiting -= len(sent)
-        self._bytes -= sum(len(event.message.body) for event in sent)
-        if self._kept:
-            for _ in sent:
-                self._kept.popleft()
+        self._bytes -= _size(sent)
+        waiting = self._kept or self._read
+        for _ in sent if waiting else ():
+            waiting.popleft()
 
     def settle(self) -> None:
         """Delete sent events from the file.
@@ -199,10 +232,10 @@ class EventOutbox:
         Raises:
             StoreError: the file cannot be written; the events will be sent again.
         """
-        if self._sent:
+        if not self._settled:
             with _writing(self._connection) as connection:
-                self._delete_sent(connection)
-            self._sent = 0
+                self._settle(connection)
+            self._settled = True
 
     def close(self) -> None:
         """Settle and close the file; one that cannot be written keeps sent events."""
@@ -213,9 +246,10 @@ class EventOutbox:
         finally:
             self._connection.close()
 
-    def _delete_sent(self, connection: sqlite3.Connection) -> None:
-        if self._sent:
-            connection.execute("DELETE FROM events WHERE number <= ?", (self._sent,))
+    def _settle(self, connection: sqlite3.Connection) -> None:
+        if not self._settled:
+            connection.execute("DELETE FROM packs WHERE last <= ?", (self._sent,))
+            connection.execute("INSERT OR REPLACE INTO numbers VALUES ('sent', ?)", (self._sent,))
 
 
 def runner_outbox(directory: Path, number: int) -> Path:
@@ -267,16 +301,48 @@ def _connect(file: Path, busy_s: float) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         _check(connection, file)
         with _locked(connection):
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
             connection.execute(f"PRAGMA application_id = {_APPLICATION}")
             connection.execute(f"PRAGMA user_version = {_VERSION}")
             for statement in _TABLES.split(";\n")[:-1]:
                 connection.execute(statement)
+            if version == 1:
+                _migrate(connection)
             new = SystemRandom().getrandbits(_ID_BITS)
             connection.execute("INSERT OR IGNORE INTO numbers VALUES ('outbox', ?)", (new,))
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Move the events of a file of version 1, which had a row for each."""
+    rows = connection.execute("SELECT number, id, channel, body FROM events ORDER BY number")
+    while events := rows.fetchmany(_PACK):
+        _insert(
+            connection,
+            [
+                Stored(number=number, message=Message(id=id_, channel=channel, body=body))
+                for number, id_, channel, body in events
+            ],
+        )
+    connection.execute("DROP TABLE events")
+
+
+def _insert(connection: sqlite3.Connection, events: Sequence[Stored]) -> None:
+    rows: list[tuple[int, int, int, bytes]] = []
+    start = size = 0
+    for end, event in enumerate(events, start=1):
+        size += len(event.message.body)
+        if end == len(events) or end - start == _PACK or size >= _PACK_BYTES:
+            rows.append((event.number, end - start, size, _pack(events[start:end])))
+            start, size = end, 0
+    connection.executemany("INSERT INTO packs VALUES (?, ?, ?, ?)", rows)
+
+
+def _size(events: Iterable[Stored]) -> int:
+    return sum(len(event.message.body) for event in events)
 
 
 def _check(connection: sqlite3.Connection, file: Path) -> None:

@@ -18,9 +18,9 @@ from typing import Any, Final
 import msgspec
 from agl_reading import ServiceLog, ServiceState
 
-from agl_core.clocks import steady_loop
+from agl_core.clocks import steady_loop, wall_ns
 from agl_core.errors import AglError, ConfigError, StoreError
-from agl_core.text import escaped
+from agl_core.text import escaped, json_bytes
 from agl_events._bus import Bus, BusError, Message, hidden
 from agl_events._event import BusEvent, encode
 from agl_events._outbox import EventOutbox, Stored, host, open_free
@@ -39,6 +39,9 @@ _SETTLE_S: Final = 0.2
 _FIRST_RETRY_S: Final = 0.5
 _LONGEST_RETRY_S: Final = 30.0
 _random: Final = SystemRandom()
+
+MakeEvent = Callable[[str, float, bytes, dict[str, Any]], BusEvent]
+"""Makes an event of its channel, time in Unix seconds, facts as JSON, and metadata."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class EventSender:
         self,
         file: Path,
         make_bus: Callable[[], Bus],
+        make_event: MakeEvent,
         limits: OutboxLimits,
         *,
         of_runner: bool = False,
@@ -77,16 +81,20 @@ class EventSender:
         Args:
             file: The outbox; of runners, the directory of their outboxes.
             make_bus: Makes the bus, in the thread.
+            make_event: Makes the events, in the thread.
             limits: How much is kept.
             of_runner: Use the first outbox of this machine's runners that is free.
         """
         self._file, self._make_bus, self._limits = file, make_bus, limits
+        self._make_event = make_event
         self._of_runner = of_runner
         self.process = ""
         """``runner/HOST/NUMBER`` once a runner's outbox is open; no two processes at a time have
         the same."""
         self._lock = threading.Lock()
-        self._queue: deque[tuple[int, BusEvent]] = deque()
+        self._queue: deque[bytes] = deque()
+        """Number, Unix nanoseconds, channel and facts of each event. Bytes, as any other object
+        that stays for some time would have Python search for garbage more often."""
         self._counts: Counter[str] = Counter()
         self._sequence, self._outbox_id = 0, ""
         self._closed = self._signalled = self._all_written = False
@@ -109,19 +117,25 @@ class EventSender:
         thread.start()
         self._opened.result()
 
-    def put(self, make: Callable[[dict[str, Any]], BusEvent]) -> None:
+    def put(self, channel: str, facts: Any) -> None:
         """Take an event, or count it as dropped; never waits and never raises.
 
         Args:
-            make: Gets the metadata.
+            channel: What happened.
+            facts: A record or mapping that has a JSON form.
         """
+        try:
+            data = json_bytes(facts)
+        except (TypeError, ValueError, RuntimeError, msgspec.MsgspecError) as error:
+            self._warn("form", f"Event {channel} has no JSON form: {_named(error)}")
+            data = None
         with self._lock:
             self._sequence += 1
-            if self._closed or len(self._queue) >= _IN_MEMORY:
+            queue = self._queue
+            if data is None or self._closed or len(queue) >= _IN_MEMORY:
                 self._counts["events_dropped"] += 1
                 return
-            metadata = {"outbox": self._outbox_id, "sequence": self._sequence}
-            self._queue.append((self._sequence, make(metadata)))
+            queue.append(b"%d %d %b %b" % (self._sequence, wall_ns(), channel.encode(), data))
             if self._signalled or self._loop is None:
                 return
             self._signalled = True
@@ -250,12 +264,10 @@ class EventSender:
             self._queue.clear()
             self._signalled = False
         events: list[Stored] = []
-        for number, event in taken:
-            body, cut = self._encoded(event)
-            if body:
-                self.count("events_cut", cut)
-                message = Message(id=event.id, channel=event.channel, body=body)
-                events.append(Stored(number=number, message=message))
+        for queued in taken:
+            event = self._stored(queued)
+            if event is not None:
+                events.append(event)
         try:
             dropped = outbox.add(events)
         except StoreError as error:
@@ -276,13 +288,20 @@ class EventSender:
         title = f"Events of {self.process}" if self.process else "Events"
         return ServiceState(title=title, facts=facts)
 
-    def _encoded(self, event: BusEvent) -> tuple[bytes, bool]:
+    def _stored(self, queued: bytes) -> Stored | None:
+        sequence, time, channel, data = queued.split(b" ", 3)
+        number = int(sequence)
+        metadata = {"outbox": self._outbox_id, "sequence": number}
         try:
-            return encode(event, self._limits.event_size)
-        except (TypeError, ValueError, RuntimeError, msgspec.MsgspecError) as error:
+            event = self._make_event(channel.decode(), int(time) / 1e9, data, metadata)
+            body, cut = encode(event, self._limits.event_size)
+        except Exception as error:  # noqa: BLE001 - telemetry: counted, and the others are sent
             self.count("events_dropped")
-            self._warn("form", f"Event {event.channel} has no JSON form: {_named(error)}")
-            return b"", False
+            self._warn("made", f"An event could not be made: {_named(error)}")
+            return None
+        self.count("events_cut", cut)
+        message = Message(id=event.id, channel=event.channel, body=body)
+        return Stored(number=number, message=message)
 
     async def _send(self, outbox: EventOutbox, bus: Bus, *, connected: bool) -> None:
         """Send what is in the outbox until the end; at the end, until it is empty."""
@@ -316,6 +335,8 @@ class EventSender:
     async def _send_window(self, outbox: EventOutbox, bus: Bus) -> int:
         """Send the oldest events; return their number."""
         events = outbox.oldest(WINDOW)
+        self.count("events_dropped", outbox.damaged)
+        outbox.damaged = 0
         if not events:
             return 0
         messages = [event.message for event in events]

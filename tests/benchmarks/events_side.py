@@ -37,8 +37,18 @@ class NearBus:
     async def close(self) -> None: ...
 
 
-async def lifecycle(rollouts: int, workers: int, directory: str, events: bool) -> dict[str, float]:
-    """Return the time of `rollouts` rollouts, from enqueueing to reading their spans back."""
+async def lifecycle(
+    rollouts: int, workers: int, directory: str, place: str, events: bool
+) -> dict[str, float]:
+    """Return the time of `rollouts` rollouts, from enqueueing to reading their spans back.
+
+    Args:
+        rollouts: Their number.
+        workers: Rollouts at once.
+        directory: Where the run's directory with the outbox is.
+        place: Where the store is: a directory, or a database's address.
+        events: Whether events are made.
+    """
     left, tokens = iter(range(rollouts)), cycle(spans.tokens(10 * spans.ROLLOUT_SPANS))
     run = Path(directory) / new_id("run")
     bus = NearBus("", BusOptions())
@@ -61,7 +71,7 @@ async def lifecycle(rollouts: int, workers: int, directory: str, events: bool) -
             read = await store.spans([ended.id])
             assert len(read) == spans.ROLLOUT_SPANS
 
-    async with opened(directory) as store:
+    async with opened(place) as store:
         begin = spans.Stopwatch()
         async with _following(observer) if events else nullcontext() as following:
             await asyncio.gather(*(work(store, following) for _ in range(workers)))

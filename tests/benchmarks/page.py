@@ -123,11 +123,17 @@ def _events(report: dict[str, Any]) -> Iterator[str]:
     yield "read, and removed when a bus confirms them at once, and without."
     yield ""
     yield from _table("", "with events", "without", "ratio")
-    medians, used = report["medians"], report["processor_medians_us"]
-    rates = [f"{medians[side]:.0f}" for side in ("with", "without")]
-    times = [f"{used[side] / 1e3:.2f} ms" for side in ("with", "without")]
-    yield _row("rollouts per second", *rates, f"{report['ratio']:.2f}")
-    yield _row("processor time per rollout", *times, f"{report['processor_ratio']:.2f}")
+    for store in report["ratios"]:
+        medians, used = report["medians"][store], report["processor_medians_us"][store]
+        rates = [f"{medians[side]:.0f}" for side in ("with", "without")]
+        times = [f"{used[side] / 1e3:.2f} ms" for side in ("with", "without")]
+        ratios = (report[name][store] for name in ("ratios", "processor_ratios"))
+        rate, processor = (f"{each:.2f}" for each in ratios)
+        yield _row(f"{_STORES[store]}: rollouts per second", *rates, rate)
+        yield _row(f"{_STORES[store]}: processor time per rollout", *times, processor)
+
+
+_STORES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 
 
 def _limits(report: dict[str, Any]) -> Iterator[str]:
@@ -152,17 +158,21 @@ def _limits(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _encryption(report: dict[str, Any]) -> Iterator[str]:
-    yield "The rollouts above in SQLite: nothing encrypted, everything, and everything but token ids and"
+    yield "The rollouts above: nothing encrypted, everything, and everything but token ids and"
     yield "log-probabilities. The ratio is that of everything."
     yield ""
     yield from _table("Processor time per rollout", "none", "all", "without tokens", "ratio")
-    for name, what in (
-        ("ingest", "spans written, one rollout after the other"),
-        ("lifecycle", "16 workers, from enqueueing to reading back"),
-    ):
-        used = report["processor_medians_us"][name]
+    for key, used in report["processor_medians_us"].items():
+        store, what = key.split()
         times = [f"{used[side] / 1e3:.2f} ms" for side in ("none", "all", "without_tokens")]
-        yield _row(what, *times, f"{report['processor_ratios'][name]['all']:.2f}")
+        ratio = f"{report['processor_ratios'][key]['all']:.2f}"
+        yield _row(f"{_STORES[store]}: {_WORK[what]}", *times, ratio)
+
+
+_WORK = {
+    "ingest": "spans written, one rollout after the other",
+    "lifecycle": "16 workers, from enqueueing to reading back",
+}
 
 
 def _gateway(report: dict[str, Any]) -> Iterator[str]:

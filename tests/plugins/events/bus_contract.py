@@ -1,6 +1,7 @@
 """What every event bus does, checked with a real server."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -11,11 +12,13 @@ from agl_events._bus import Bus, make_bus
 from agl_events._event import encode, new_event
 
 from agl_core.app import load_plugins
+from agl_core.clocks import wall
 from agl_core.errors import ConfigError
 
 
 def message(channel: str, **data: Any) -> Message:
-    event = new_event(channel, "tests", data, {})
+    metadata = {"outbox": secrets.token_hex(8), "sequence": 1}
+    event = new_event(channel, "tests", wall(), data, metadata)
     body, _ = encode(event, 2**26)
     return Message(id=event.id, channel=channel, body=body)
 

@@ -85,13 +85,13 @@ def test_a_clock_that_is_set_back_in_an_outage_changes_nothing(
 ) -> None:
     """Pauses, order and limits follow the loop's clock and the numbers of events."""
     over = threading.Event()
-    wall = [2_000_000_000.0]
-    monkeypatch.setattr("agl_events._event.wall", lambda: wall[0])
+    wall = [2_000_000_000 * 10**9]
+    monkeypatch.setattr("agl_events._sender.wall_ns", lambda: wall[0])
     box = sender()
     server.down = True
 
     def set_back() -> None:
-        wall[0] -= 86_400.0
+        wall[0] -= 86_400 * 10**9
 
     for second in range(300):
         loop.call_at(second + 0.5, lambda number=second: put(box, n=number))
@@ -112,7 +112,7 @@ def test_a_clock_that_is_set_back_in_an_outage_changes_nothing(
 def test_a_clock_that_is_behind_after_a_restart_leaves_the_order(
     sender: Make, server: Server, monkeypatch: Any
 ) -> None:
-    """Ids and times of the second process are before those that wait in the outbox."""
+    """Times of the second process are before those that wait in the outbox."""
     server.down = True
     before = sender()
     before.open(connect_s=5)
@@ -131,5 +131,5 @@ def test_a_clock_that_is_behind_after_a_restart_leaves_the_order(
     assert [event.data["n"] for event in server.events] == list(range(6))
     assert [event.metadata["sequence"] for event in server.events] == list(range(1, 7))
     ids = [event.id for event in server.events]
-    assert ids[3] < ids[0]
+    assert sorted(set(ids)) == ids
     assert server.events[3].time < server.events[0].time

@@ -17,7 +17,7 @@ from agl_events._outbox import EventOutbox, Stored
 from agl_events._sender import EventSender
 
 from agl_core.errors import ConfigError, StoreError
-from tests.plugins.events.conftest import LIMITS, put
+from tests.plugins.events.conftest import LIMITS, events_in, put
 from tests.plugins.events.memory_bus import Server
 
 Make = Callable[..., EventSender]
@@ -233,8 +233,8 @@ def test_a_full_disk_is_counted_and_stops_nothing(
 def test_a_clock_that_goes_back_leaves_the_order(
     sender: Make, server: Server, monkeypatch: Any
 ) -> None:
-    times = iter([2_000_000_000.0, 1_000_000_000.0, 3.0])
-    monkeypatch.setattr("agl_events._event.wall", lambda: next(times))
+    times = iter([2_000_000_000 * 10**9, 10**18, 3 * 10**9])
+    monkeypatch.setattr("agl_events._sender.wall_ns", lambda: next(times))
     box = sender()
     box.open(connect_s=5)
     for _ in range(3):
@@ -279,7 +279,7 @@ def test_an_outbox_that_was_damaged_inside_is_renamed(tmp_path: Path, caplog: An
 
 
 @pytest.mark.parametrize(
-    ("application", "what"), [(0x41474C45, "has version 2"), (7, "is another")]
+    ("application", "what"), [(0x41474C45, "has version 3"), (7, "is another")]
 )
 def test_an_outbox_of_a_later_version_is_refused(
     tmp_path: Path, application: int, what: str
@@ -288,7 +288,7 @@ def test_an_outbox_of_a_later_version_is_refused(
     box = opened(file)
     box.close()
     with sqlite3.connect(file) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
         connection.execute(f"PRAGMA application_id = {application}")
     connection.close()
     with pytest.raises(ConfigError, match=what):
@@ -307,7 +307,7 @@ def test_an_outbox_that_another_process_uses_is_refused(tmp_path: Path, monkeypa
 KILLED = """\
 import os, signal, sys, threading
 from pathlib import Path
-from tests.plugins.events.conftest import LIMITS, put
+from tests.plugins.events.conftest import LIMITS, make_event, put
 from tests.plugins.events.memory_bus import MemoryBus, server_of
 from agl_events import BusOptions
 from agl_events._outbox import EventOutbox
@@ -319,7 +319,8 @@ def noted(outbox, events):
     return 0
 EventOutbox.add = noted
 server_of("host").down = True
-box = EventSender(Path(sys.argv[1]), lambda: MemoryBus("memory://host", BusOptions()), LIMITS)
+bus = MemoryBus("memory://host", BusOptions())
+box = EventSender(Path(sys.argv[1]), lambda: bus, make_event, LIMITS)
 box.open(connect_s=5)
 for number in range(300):
     put(box, n=number)
@@ -342,9 +343,7 @@ def test_what_was_written_before_a_kill_is_sent_after_it_with_the_same_id(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
-    ids = [row[0] for row in connection.execute("SELECT id FROM events ORDER BY number")]
-    connection.close()
+    ids = [each.message.id for each in events_in(file)]
     assert len(ids) >= 251
     box = sender()
     box.open(connect_s=5)

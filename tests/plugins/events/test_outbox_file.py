@@ -9,6 +9,8 @@ import pytest
 from agl_events import Message, _outbox
 from agl_events._outbox import EventOutbox, Stored
 
+from tests.plugins.events.conftest import events_in
+
 
 def stored(*numbers: int) -> list[Stored]:
     return [
@@ -22,16 +24,7 @@ def opened(tmp_path: Path) -> EventOutbox:
 
 
 def in_file(tmp_path: Path) -> list[int]:
-    """Open the file as after a kill, and return the numbers of its events."""
-    copy = tmp_path / "copy"
-    copy.mkdir(exist_ok=True)
-    for file in tmp_path.glob("events.db*"):
-        (copy / file.name).write_bytes(file.read_bytes())
-    connection = sqlite3.connect(copy / "events.db")
-    try:
-        return [row[0] for row in connection.execute("SELECT number FROM events ORDER BY number")]
-    finally:
-        connection.close()
+    return [each.number for each in events_in(tmp_path / "events.db")]
 
 
 def test_sent_events_leave_the_file_with_the_next_ones(tmp_path: Path) -> None:
@@ -80,3 +73,88 @@ def test_events_come_in_order_from_memory_or_the_file(
     again = opened(tmp_path)
     assert again.waiting == 0
     again.close()
+
+
+@pytest.mark.parametrize("sent", [0, 1, 3, 4, 7, 9])
+def test_rows_hold_several_events_and_are_deleted_when_all_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: int
+) -> None:
+    monkeypatch.setattr(_outbox, "_PACK", 4)
+    box = opened(tmp_path)
+    box.add(stored(*range(1, 10)))
+    if sent:
+        box.remove(box.oldest(sent))
+    box.close()
+    rows = sqlite3.connect(tmp_path / "events.db")
+    assert [row[0] for row in rows.execute("SELECT last FROM packs ORDER BY last")] == [
+        last for last in (4, 8, 9) if last > sent
+    ]
+    rows.close()
+    again = opened(tmp_path)
+    assert (again.waiting, again.last) == (9 - sent, 9)
+    assert in_file(tmp_path) == [*range(sent + 1, 10)]
+    full = EventOutbox.open(tmp_path / "other.db", most=100, most_bytes=2 * (9 - sent))
+    assert full.add(stored(*range(20))) == 20 - (9 - sent)
+    full.close()
+    assert again._bytes == 2 * (9 - sent)
+    again.close()
+
+
+def test_a_large_event_ends_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_outbox, "_PACK_BYTES", 5)
+    box = opened(tmp_path)
+    box.add(stored(*range(1, 8)))
+    box.close()
+    rows = sqlite3.connect(tmp_path / "events.db")
+    assert rows.execute("SELECT last, events, size FROM packs").fetchall() == [
+        (3, 3, 6),
+        (6, 3, 6),
+        (7, 1, 2),
+    ]
+    rows.close()
+
+
+OF_VERSION_1 = """
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL, channel TEXT NOT NULL, body BLOB NOT NULL);
+CREATE TABLE numbers (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+INSERT INTO numbers VALUES ('outbox', 11), ('last', 9);
+INSERT INTO events VALUES (3, 'event_3', 'a', CAST('{}' AS BLOB));
+INSERT INTO events VALUES (5, 'event_5', 'a', CAST('{}' AS BLOB));
+INSERT INTO events VALUES (9, 'event_9', 'a', CAST('{}' AS BLOB));
+PRAGMA user_version = 1;
+PRAGMA application_id = 1095191621;
+"""
+
+
+def test_events_of_an_outbox_of_version_1_are_sent(tmp_path: Path) -> None:
+    file = sqlite3.connect(tmp_path / "events.db")
+    file.executescript(OF_VERSION_1)
+    file.close()
+    for _ in range(2):
+        box = opened(tmp_path)
+        assert (box.waiting, box.last, box.id) == (3, 9, f"{11:016x}")
+        assert box.oldest(9) == stored(3, 5, 9)
+        box.close()
+
+
+def test_a_damaged_row_is_counted_and_the_others_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_outbox, "_PACK", 2)
+    box = opened(tmp_path)
+    box.add(stored(*range(1, 8)))
+    box.close()
+    rows = sqlite3.connect(tmp_path / "events.db")
+    rows.execute("UPDATE packs SET body = x'c1' WHERE last IN (2, 6)")
+    rows.commit()
+    rows.close()
+    box = opened(tmp_path)
+    read = []
+    while found := box.oldest(9):
+        read += [each.number for each in found]
+        box.remove(found)
+    assert (read, box.damaged, box.waiting, box._bytes) == ([3, 4, 7], 4, 0, 0)
+    assert caplog.text.count("2 events of the outbox are damaged") == 2
+    box.close()
+    assert in_file(tmp_path) == []

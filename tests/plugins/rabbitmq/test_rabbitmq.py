@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ async def test_a_server_that_is_stopped_and_started_gets_what_came_meanwhile(
 ) -> None:
     from agl_events._sender import EventSender
 
-    from tests.plugins.events.conftest import LIMITS, put
+    from tests.plugins.events.conftest import LIMITS, make_event, put
 
     monkeypatch.setattr("agl_events._sender._FIRST_RETRY_S", 0.1)
     monkeypatch.setattr("agl_events._sender._LONGEST_RETRY_S", 0.5)
@@ -201,9 +202,8 @@ async def test_a_server_that_is_stopped_and_started_gets_what_came_meanwhile(
     coming = asyncio.ensure_future(anext(listening))
     await TestRabbitBus()._group_exists(shared.url, prefix, "g")
     plugins = load_plugins()
-    box = EventSender(
-        tmp_path / "events.db", lambda: make_bus(shared.url, plugins, {"prefix": prefix}), LIMITS
-    )
+    bus = partial(make_bus, shared.url, plugins, {"prefix": prefix})
+    box = EventSender(tmp_path / "events.db", bus, make_event, LIMITS)
     await asyncio.to_thread(box.open, connect_s=10)
     put(box, n=0)
     assert (await coming).data == {"n": 0}

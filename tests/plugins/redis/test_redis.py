@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import aclosing, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,16 +243,18 @@ async def kept(url: str, prefix: str) -> list[agl_events.BusEvent]:
 
 KILLED = """\
 import os, signal, sys, threading
+from functools import partial
 from pathlib import Path
 from agl_core.app import load_plugins
 from agl_events import BusEvent
 from agl_events._bus import make_bus
 from agl_events._event import encode
 from agl_events._sender import EventSender
-from tests.plugins.events.conftest import LIMITS, put
+from tests.plugins.events.conftest import LIMITS, make_event, put
 url, prefix, file = sys.argv[1:]
 plugins = load_plugins()
-box = EventSender(Path(file), lambda: make_bus(url, plugins, {"prefix": prefix}), LIMITS)
+bus = partial(make_bus, url, plugins, {"prefix": prefix})
+box = EventSender(Path(file), bus, make_event, LIMITS)
 box.open(connect_s=5)
 for number in range(300):
     put(box, n=number)
@@ -264,11 +267,9 @@ def test_a_process_that_is_killed_delivers_everything_after_a_restart(
     own: RedisServer, prefix: str, tmp_path: Path
 ) -> None:
     """The server is down when the process is killed; what was on disk comes with the same ids."""
-    import sqlite3
-
     from agl_events._sender import EventSender
 
-    from tests.plugins.events.conftest import LIMITS
+    from tests.plugins.events.conftest import LIMITS, events_in, make_event
 
     file = tmp_path / "box" / "events.db"
     own.stop()
@@ -282,12 +283,11 @@ def test_a_process_that_is_killed_delivers_everything_after_a_restart(
     process.send_signal(signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
-    ids = [row[0] for row in connection.execute("SELECT id FROM events ORDER BY number")]
-    connection.close()
+    ids = [each.message.id for each in events_in(file)]
     own.start()
     plugins = load_plugins()
-    box = EventSender(file, lambda: make_bus(own.url, plugins, {"prefix": prefix}), LIMITS)
+    bus = partial(make_bus, own.url, plugins, {"prefix": prefix})
+    box = EventSender(file, bus, make_event, LIMITS)
     box.open(connect_s=5)
     assert box.close(within_s=10) == 0
     assert [event.id for event in asyncio.run(kept(own.url, prefix))] == ids
