@@ -106,6 +106,7 @@ class Readings:
         self._lock = threading.Lock()
         self._waiting: list[_Read] = []
         self._busy = False
+        self._start: asyncio.Handle | None = None
         self._keep = options.pool_is_large
         self._connection = HeldConnection(pool, few_statements=self._keep)
         """The connection for merged queries."""
@@ -126,10 +127,18 @@ class Readings:
             self._waiting.append(_Read(query, asked, future))
             start, self._busy = not self._busy, True
         if start:
-            self._threads.submit(self._read_waiting, loop)
+            # After the tasks that are ready to run now, which often ask too.
+            self._start = loop.call_soon(self._read_in_thread, loop)
         return await future
 
+    def _read_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._start = None
+        self._threads.submit(self._read_waiting, loop)
+
     def stop(self) -> None:
+        if self._start is not None:
+            self._start.cancel()
+            self._read_in_thread(asyncio.get_running_loop())
         self._threads.shutdown()
         self._connection.give_back()
 

@@ -111,6 +111,8 @@ class CommitThread:
         self._delivered = delivered
         self._retry_s = retry_s
         self._jobs: queue.SimpleQueue[QueuedWrite | None] = queue.SimpleQueue()
+        self._coming: list[QueuedWrite] = []
+        """Operations of the tasks that the loop runs just now."""
         self._ahead: QueuedWrite | None = None
         self._id = new_id("wr")
         self._number = 0
@@ -124,11 +126,22 @@ class CommitThread:
         self._thread.start()
 
     def submit(self, job: QueuedWrite) -> None:
-        """Queue an operation; its future has the result once the writes are durable."""
-        self._jobs.put(job)
+        """Queue an operation; its future has the result once the writes are durable.
+
+        The thread gets it after the tasks that are ready to run now, which often submit others.
+        """
+        if not self._coming:
+            self._loop.call_soon(self._pass_on)
+        self._coming.append(job)
+
+    def _pass_on(self) -> None:
+        for job in self._coming:
+            self._jobs.put(job)
+        self._coming.clear()
 
     async def stop(self) -> None:
         """Commit the submitted operations and give the connection back."""
+        self._pass_on()
         self._jobs.put(None)
         await asyncio.shield(self._ended)
         self._thread.join()

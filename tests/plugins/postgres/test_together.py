@@ -115,6 +115,20 @@ async def test_reads_of_many_workers_take_few_statements(store, sent):
     assert sum(sent.values()) <= MANY
 
 
+async def test_what_tasks_ask_one_after_the_other_goes_to_the_server_together(store, sent):
+    """Each task makes its spans just before it asks, while the thread has nothing to do."""
+    claims = await begin_all(store, MANY)
+    sent.clear()
+
+    async def write_and_read(claim):
+        await store.add_spans([span(claim) for _ in range(200)])
+        await store.spans([claim.rollout.id])
+
+    await asyncio.gather(*map(write_and_read, claims))
+    assert sent["COMMIT"] == 1
+    assert sent["SELECT rollouts.id, attempts.number,"] == 1
+
+
 async def test_claims_see_what_the_same_transaction_queued(options, store):
     async with one_transaction(options, store):
         before = [asyncio.ensure_future(store.enqueue([rollout()])) for _ in range(2)]
