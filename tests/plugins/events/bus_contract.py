@@ -1,6 +1,7 @@
 """What every event bus does, checked with a real server."""
 
 import asyncio
+import itertools
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -15,9 +16,12 @@ from agl_core.app import load_plugins
 from agl_core.clocks import wall
 from agl_core.errors import ConfigError
 
+OUTBOX = secrets.token_hex(8)
+_NUMBERS = itertools.count(1)
+
 
 def message(channel: str, **data: Any) -> Message:
-    metadata = {"outbox": secrets.token_hex(8), "sequence": 1}
+    metadata = {"outbox": OUTBOX, "sequence": next(_NUMBERS)}
     event = new_event(channel, "tests", wall(), data, metadata)
     body, _ = encode(event, 2**26)
     return Message(id=event.id, channel=channel, body=body)
