@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from agl_endpoints import THROTTLES
 from agl_reading import ServiceLog, ServiceState
@@ -24,13 +25,12 @@ _CODE: Final = "rate_limited"
 _COLUMNS: Final = ["Limit", "Rate", "Sent", "Refused or waited", "Seconds waited"]
 
 
-class _Asked(NamedTuple):
-    """One model request."""
-
-    agent: str
-    key: str
-    address: str
-    policy: str
+_Asked = tuple[str, str, str, str]
+"""Of one model request: agent, key, address, policy."""
+_agent: Final = itemgetter(0)
+_key: Final = itemgetter(1)
+_address: Final = itemgetter(2)
+_policy: Final = itemgetter(3)
 
 
 class _Limit:
@@ -50,6 +50,12 @@ class _Limit:
         self.of = of
         self.limiter = Limiter(rate, redis=options.address, space=f"{options.prefix}/{name}")
         self.use = LimitUse(name=name, rate=rate)
+
+    def passes(self, asked: _Asked) -> bool:
+        """Count a request if this process counts alone and allows it; else `check` decides."""
+        passes = self.limiter.allows_here(self.of(asked))
+        self.use.allowed += passes
+        return passes
 
     async def check(self, asked: _Asked) -> None:
         """Count a request.
@@ -124,17 +130,20 @@ class GatewayLimits:
         Raises:
             Problem: 429; it is one too many.
         """
-        asked = _Asked(identity.known_as, key, address, policy)
-        named = (each for name, each in self._agents.items() if fnmatchcase(asked.agent, name))
-        own = next(named, None)
+        asked = (identity.known_as, key, address, policy)
         try:
-            if own is not None:
-                await own.check(asked)
-            for name, limit in self._limits.items():
-                if own is None or name != "agent":
+            for limit in self._of(asked[0]):
+                if not limit.passes(asked):
                     await limit.check(asked)
         finally:
             self._state()
+
+    def _of(self, agent: str) -> Iterable[_Limit]:
+        """Return the limits of an agent's requests."""
+        for pattern, own in self._agents.items():
+            if fnmatchcase(agent, pattern):
+                return [own, *(limit for name, limit in self._limits.items() if name != "agent")]
+        return self._limits.values()
 
     def _state(self, *, last: bool = False) -> None:
         if self._log is not None:
@@ -169,19 +178,3 @@ def make_admission(config: RunConfig) -> GatewayLimits:
     return GatewayLimits(
         options_of(config), ServiceLog(Path(config.directory) / config.name, "limits")
     )
-
-
-def _key(asked: _Asked) -> str:
-    return asked.key
-
-
-def _agent(asked: _Asked) -> str:
-    return asked.agent
-
-
-def _policy(asked: _Asked) -> str:
-    return asked.policy
-
-
-def _address(asked: _Asked) -> str:
-    return asked.address

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple, cast
 
@@ -21,6 +22,8 @@ _AGAIN_S: Final = 10.0
 """Seconds for which a Redis that failed is not asked again."""
 _SWEEP_S: Final = 10.0
 """Seconds between two looks for counts that have ended."""
+_MOST_KEYS: Final = 1024
+"""Names whose keys are remembered: hashing takes as long as counting."""
 _OPTIONS: Final[dict[str, Any]] = {"socket_connect_timeout": 1.0, "socket_timeout": 1.0}
 """Time limits of one request to Redis, in seconds."""
 _ANY: Final = "redis://localhost:6379"
@@ -79,7 +82,7 @@ def parse_rate(rate: str) -> Any:
 class Limiter:
     """Allows so many events a window for each name, in this process or in all that share a Redis.
 
-    The window slides and is weighted: the events of the last full window count by the part of it
+    The window slides and is weighted (unlike an exact one, it forgets those who ask no more): the events of the last full window count by the part of it
     that is still in the sliding one. While Redis does not answer, this process counts by itself;
     that is logged once, and Redis is asked again after 10 s. Methods may be called from any thread.
     """
@@ -97,10 +100,12 @@ class Limiter:
             MissingExtraError: a package is not installed.
         """
         self._item = parse_rate(rate)
+        self._rate = _Rate(self._item.amount, self._item.get_expiry())
+        self._key = lru_cache(_MOST_KEYS)(self._made_key)
         self._space = space or "agl"
         self._lock = threading.Lock()
-        self._queues: dict[tuple[Any, ...], list[_Waiting]] = {}
-        """By event loop and name, the events that wait for Redis."""
+        self._queues: dict[tuple[asyncio.AbstractEventLoop, str], list[_Waiting]] = {}
+        """By event loop and key, the events that wait for Redis."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._local = _local()
         self._shared = _Shared(redis) if redis else None
@@ -108,7 +113,7 @@ class Limiter:
     @property
     def limit(self) -> int:
         """Events that a window allows."""
-        return self._item.amount
+        return self._rate.limit
 
     def hit(self, *who: str, cost: int = 1) -> RateVerdict:
         """Count an event of the named one, if it is allowed.
@@ -117,41 +122,46 @@ class Limiter:
             who: Whose event it is: a key, an agent, an address. It is hashed before it is stored.
             cost: As how many events it counts.
         """
-        names = self._names(who)
+        key = self._key(who)
         shared = self._shared
         if shared is not None and shared.asked:
             try:
-                allowed = shared.strategy.hit(self._item, *names, cost=cost)
-                window = shared.strategy.storage.get_sliding_window(*self._window(names))
+                counts = shared.counts
+                allowed = counts.acquire_sliding_window_entry(key, *self._rate, cost)
+                window = counts.get_sliding_window(key, self._rate.window_s)
                 return self._stated(_Window(*window), cost, allowed=allowed)
             except shared.failures as error:
                 shared.failed(error)
-        allowed = self._hit_here(names, cost)
-        return self._stated_here(names, cost, allowed=allowed)
+        allowed = self._hit_here(key, cost)
+        return self._stated_here(key, cost, allowed=allowed)
 
     async def ahit(self, *who: str, cost: int = 1) -> RateVerdict:
         """Do as `hit` does, without blocking the event loop while Redis is asked."""
-        names = self._names(who)
-        allowed = await self._allowed(names, cost)
-        return await self._averdict(names, cost, allowed=allowed)
+        key = self._key(who)
+        allowed = await self._allowed(key, cost)
+        return await self._averdict(key, cost, allowed=allowed)
+
+    def allows_here(self, *who: str, cost: int = 1) -> bool:
+        """Count an event without Redis, if the limiter has none and the event is allowed."""
+        return self._shared is None and self._hit_here(self._key(who), cost)
 
     async def refusal(self, *who: str, cost: int = 1) -> RateVerdict | None:
         """Count an event if it is allowed, and return None; else return the verdict.
 
         Redis is asked once for all events of a name that come while it is being asked.
         """
-        names = self._names(who)
+        key = self._key(who)
         if self._shared is None:
-            allowed = self._hit_here(names, cost)
+            allowed = self._hit_here(key, cost)
         else:
-            allowed = await self._gathered(names, cost)
+            allowed = await self._gathered(key, cost)
         if allowed:
             return None
-        return await self._averdict(names, cost, allowed=False)
+        return await self._averdict(key, cost, allowed=False)
 
     async def wait_s(self, *who: str, cost: int = 1) -> float:
         """Return the seconds until an event is allowed; 0.0 if it is now. It does not count."""
-        verdict = await self._averdict(self._names(who), cost, allowed=False)
+        verdict = await self._averdict(self._key(who), cost, allowed=False)
         return 0.0 if verdict.remaining >= cost else verdict.reset_s
 
     def close(self) -> None:
@@ -164,30 +174,27 @@ class Limiter:
         if self._shared is not None:
             await self._shared.aclose()
 
-    def _names(self, who: tuple[str, ...]) -> tuple[str, ...]:
+    def _made_key(self, who: tuple[str, ...]) -> str:
         text = exact_bytes("\0".join(who))
-        return (self._space, hashlib.sha256(text).hexdigest()[:32])
+        return self._item.key_for(self._space, hashlib.sha256(text).hexdigest()[:32])
 
-    def _window(self, names: tuple[str, ...]) -> tuple[str, int]:
-        return self._item.key_for(*names), self._item.get_expiry()
-
-    async def _allowed(self, names: tuple[str, ...], cost: int) -> bool:
+    async def _allowed(self, key: str, cost: int) -> bool:
         shared = self._shared
         if shared is not None and shared.asked:
             try:
-                return await shared.astrategy.hit(self._item, *names, cost=cost)
+                return await shared.acounts.acquire_sliding_window_entry(key, *self._rate, cost)
             except shared.failures as error:
                 shared.failed(error)
-        return self._hit_here(names, cost)
+        return self._hit_here(key, cost)
 
-    async def _gathered(self, names: tuple[str, ...], cost: int) -> bool:
+    async def _gathered(self, key: str, cost: int) -> bool:
         """Do as `_allowed`, together with the other events of the name that wait for Redis."""
         loop = asyncio.get_running_loop()
-        key = (loop, *names)
-        queue = self._queues.get(key)
+        place = (loop, key)
+        queue = self._queues.get(place)
         if queue is None:
-            queue = self._queues[key] = []
-            task = loop.create_task(self._settle(key, names, queue), name="agl-limits")
+            queue = self._queues[place] = []
+            task = loop.create_task(self._settle(place, queue), name="agl-limits")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         event: asyncio.Future[bool] = loop.create_future()
@@ -195,45 +202,46 @@ class Limiter:
         return await event
 
     async def _settle(
-        self, key: tuple[Any, ...], names: tuple[str, ...], queue: list[_Waiting]
+        self, place: tuple[asyncio.AbstractEventLoop, str], queue: list[_Waiting]
     ) -> None:
         """Count what waits as one event, until nothing does; if that is refused, one by one."""
         taken: list[_Waiting] = []
+        key = place[1]
         try:
             while queue:
                 taken[:] = [each for each in queue if not each[1].done()]
                 queue.clear()
                 total = sum(cost for cost, _ in taken)
-                together = len(taken) > 1 and await self._allowed(names, total)
+                together = len(taken) > 1 and await self._allowed(key, total)
                 for cost, event in taken:
-                    allowed = together or (not event.done() and await self._allowed(names, cost))
+                    allowed = together or (not event.done() and await self._allowed(key, cost))
                     if not event.done():
                         event.set_result(allowed)
         finally:
-            del self._queues[key]
+            del self._queues[place]
             for _, event in (*taken, *queue):
                 event.cancel()
 
-    def _hit_here(self, names: tuple[str, ...], cost: int) -> bool:
+    def _hit_here(self, key: str, cost: int) -> bool:
         with self._lock:  # else two threads may refuse each other
-            return self._local.hit(self._item, *names, cost=cost)
+            return self._local.acquire_sliding_window_entry(key, *self._rate, cost)
 
-    async def _averdict(self, names: tuple[str, ...], cost: int, *, allowed: bool) -> RateVerdict:
+    async def _averdict(self, key: str, cost: int, *, allowed: bool) -> RateVerdict:
         shared = self._shared
         if shared is not None and shared.asked:
             try:
-                window = await shared.astrategy.storage.get_sliding_window(*self._window(names))
+                window = await shared.acounts.get_sliding_window(key, self._rate.window_s)
                 return self._stated(_Window(*window), cost, allowed=allowed)
             except shared.failures as error:
                 shared.failed(error)
-        return self._stated_here(names, cost, allowed=allowed)
+        return self._stated_here(key, cost, allowed=allowed)
 
-    def _stated_here(self, names: tuple[str, ...], cost: int, *, allowed: bool) -> RateVerdict:
-        window = _Window(*self._local.storage.get_sliding_window(*self._window(names)))
+    def _stated_here(self, key: str, cost: int, *, allowed: bool) -> RateVerdict:
+        window = _Window(*self._local.get_sliding_window(key, self._rate.window_s))
         return self._stated(window, cost, allowed=allowed)
 
     def _stated(self, window: _Window, cost: int, *, allowed: bool) -> RateVerdict:
-        limit, length_s = self.limit, self._item.get_expiry()
+        limit, length_s = self._rate
         return RateVerdict(
             allowed=allowed,
             limit=limit,
@@ -243,6 +251,11 @@ class Limiter:
             if allowed
             else window.wait_s(limit, length_s, min(cost, limit)),
         )
+
+
+class _Rate(NamedTuple):
+    limit: int
+    window_s: int
 
 
 class _Window(NamedTuple):
@@ -284,13 +297,11 @@ def _decay_s(events: int, below: int, length_s: int) -> float:
 
 def _local() -> Any:
     from limits.storage import MemoryStorage  # noqa: PLC0415
-    from limits.strategies import SlidingWindowCounterRateLimiter  # noqa: PLC0415
 
     storage = MemoryStorage()
     storage.timer.cancel()
     storage.timer = cast("Any", _Sweeper(storage))
-    # Unlike the exact window, it forgets those who ask no more.
-    return SlidingWindowCounterRateLimiter(storage)
+    return storage
 
 
 class _Sweeper:
@@ -334,20 +345,20 @@ class _Shared:
         self._down_until = 0.0
         self._said = False
         self._made: dict[Any, tuple[Any, Any]] = {}
-        """Strategy and connections by event loop; None for threads without one."""
+        """Counts and connections by event loop; None for threads without one."""
 
     @property
     def asked(self) -> bool:
         return time.monotonic() >= self._down_until
 
     @property
-    def strategy(self) -> Any:
-        return self._of(None, _shared_strategy)
+    def counts(self) -> Any:
+        return self._of(None, _shared_counts)
 
     @property
-    def astrategy(self) -> Any:
-        """The strategy of this event loop: connections belong to a loop."""
-        return self._of(asyncio.get_running_loop(), _shared_astrategy)
+    def acounts(self) -> Any:
+        """The counts for this event loop: connections belong to a loop."""
+        return self._of(asyncio.get_running_loop(), _shared_acounts)
 
     def _of(self, loop: Any, make: Callable[[str], tuple[Any, Any]]) -> Any:
         with self._lock:
@@ -382,22 +393,19 @@ class _Shared:
             )
 
 
-def _shared_strategy(url: str) -> tuple[Any, Any]:
-    """Return a strategy and its connections."""
+def _shared_counts(url: str) -> tuple[Any, Any]:
+    """Return counts in Redis and their connections."""
     from limits.storage import RedisStorage  # noqa: PLC0415
-    from limits.strategies import SlidingWindowCounterRateLimiter  # noqa: PLC0415
     from redis import ConnectionPool  # noqa: PLC0415
 
     pool = cast("Any", ConnectionPool).from_url(url, **_OPTIONS)
-    return SlidingWindowCounterRateLimiter(RedisStorage(_ANY, connection_pool=pool)), pool
+    return RedisStorage(_ANY, connection_pool=pool), pool
 
 
-def _shared_astrategy(url: str) -> tuple[Any, Any]:
-    """Return a strategy for this event loop and its connections."""
+def _shared_acounts(url: str) -> tuple[Any, Any]:
+    """Return counts in Redis for this event loop and their connections."""
     from limits.aio.storage import RedisStorage  # noqa: PLC0415
-    from limits.aio.strategies import SlidingWindowCounterRateLimiter  # noqa: PLC0415
     from redis.asyncio import ConnectionPool  # noqa: PLC0415
 
     pool = cast("Any", ConnectionPool).from_url(url, **_OPTIONS)
-    storage = RedisStorage(f"async+{_ANY}", implementation="redispy", connection_pool=pool)
-    return SlidingWindowCounterRateLimiter(storage), pool
+    return RedisStorage(f"async+{_ANY}", implementation="redispy", connection_pool=pool), pool

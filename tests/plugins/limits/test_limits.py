@@ -80,7 +80,7 @@ def test_those_who_ask_no_more_are_forgotten_without_a_thread(
     before = threading.active_count()
     for number in range(50):
         limiter.hit(f"user {number}")
-    storage = limiter._local.storage
+    storage = limiter._local
     assert len(storage.storage) == 50
     now[0] += 30
     limiter.hit("another")
