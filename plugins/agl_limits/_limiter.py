@@ -182,7 +182,7 @@ class Limiter:
         shared = self._shared
         if shared is not None and shared.asked:
             try:
-                return await shared.acounts.acquire_sliding_window_entry(key, *self._rate, cost)
+                return await shared.loop_counts.acquire_sliding_window_entry(key, *self._rate, cost)
             except shared.failures as error:
                 shared.failed(error)
         return self._hit_here(key, cost)
@@ -230,7 +230,7 @@ class Limiter:
         shared = self._shared
         if shared is not None and shared.asked:
             try:
-                window = await shared.acounts.get_sliding_window(key, self._rate.window_s)
+                window = await shared.loop_counts.get_sliding_window(key, self._rate.window_s)
                 return self._stated(_Window(*window), cost, allowed=allowed)
             except shared.failures as error:
                 shared.failed(error)
@@ -356,9 +356,9 @@ class _Shared:
         return self._of(None, _shared_counts)
 
     @property
-    def acounts(self) -> Any:
+    def loop_counts(self) -> Any:
         """The counts for this event loop: connections belong to a loop."""
-        return self._of(asyncio.get_running_loop(), _shared_acounts)
+        return self._of(asyncio.get_running_loop(), _shared_loop_counts)
 
     def _of(self, loop: Any, make: Callable[[str], tuple[Any, Any]]) -> Any:
         with self._lock:
@@ -402,7 +402,7 @@ def _shared_counts(url: str) -> tuple[Any, Any]:
     return RedisStorage(_ANY, connection_pool=pool), pool
 
 
-def _shared_acounts(url: str) -> tuple[Any, Any]:
+def _shared_loop_counts(url: str) -> tuple[Any, Any]:
     """Return counts in Redis for this event loop and their connections."""
     from limits.aio.storage import RedisStorage  # noqa: PLC0415
     from redis.asyncio import ConnectionPool  # noqa: PLC0415
