@@ -34,7 +34,7 @@ _BUSY_SHARED_S: Final = 0.05
 _MOST_KEPT: Final = 4 * 2**20
 """Bytes of waiting events up to which they are in memory too, and are not read from the file."""
 _PACK: Final = 256
-"""Events of a row at most: a row for each event takes ten times as long to write."""
+"""Events of a row at most: a row for each event takes several times as long to write."""
 _PACK_BYTES: Final = 2**20
 """Bytes of a row with which it takes no more events."""
 _MOST_RUNNERS: Final = 1_000
@@ -199,16 +199,20 @@ class EventOutbox:
         """Read what waits of the oldest row that was not sent.
 
         Returns:
-            The number and bytes of all events of the row; 0 if it is damaged, and is skipped.
+            The number and bytes of all events of the row; 0 if there is none, or it is damaged and
+            skipped.
         """
         query = "SELECT last, events, size, body FROM packs WHERE last > ? ORDER BY last LIMIT 1"
         row = self._connection.execute(query, (self._sent,)).fetchone()
-        last, events, size, body = row or (self._sent, self.waiting, self._bytes, b"")
+        if row is None:
+            self.damaged += self.waiting
+            self.waiting = self._bytes = 0
+            return 0, 0
+        last, events, size, body = row
         try:
             found = _unpack(body)
         except msgspec.MsgspecError as error:
-            if events:
-                _log.warning("%d events of the outbox are damaged: %s", events, error)
+            _log.warning("%d events of the outbox are damaged: %s", events, error)
             self.damaged += events
             self.waiting -= events
             self._bytes -= size

@@ -82,9 +82,10 @@ def parse_rate(rate: str) -> Any:
 class Limiter:
     """Allows so many events a window for each name, in this process or in all that share a Redis.
 
-    The window slides and is weighted (unlike an exact one, it forgets those who ask no more): the events of the last full window count by the part of it
-    that is still in the sliding one. While Redis does not answer, this process counts by itself;
-    that is logged once, and Redis is asked again after 10 s. Methods may be called from any thread.
+    The window slides and is weighted: the events of the last full window count by the part of it
+    that is still in the sliding one. (Unlike an exact window, it forgets those who ask no more.)
+    While Redis does not answer, this process counts by itself; that is logged once, and Redis is
+    asked again after 10 s. Methods may be called from any thread.
     """
 
     def __init__(self, rate: str, *, redis: str = "", space: str = "") -> None:
