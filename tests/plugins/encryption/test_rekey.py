@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 from agl_encryption import EncryptionError
-from agl_encryption._rekey import Rekeyed, rekey
+from agl_encryption._rekey import rekey
 
 from agl_core.errors import StoreError
 from agl_core.store import MemoryStore, SqliteStore
 from agl_core.types import AttemptStatus, Rollout, RolloutQuery, Task
-from tests.plugins.encryption.keyring import NEW, OLD, encrypted, sealing, without_keys
-from tests.plugins.encryption.test_stored import PLANTED, check, fill, task
-
-BOTH = {"new": NEW, "old": OLD}
+from tests.plugins.encryption.keyring import NEW, OLD, encrypted, sealing
+from tests.plugins.encryption.rekey_contract import BOTH, RekeyContract
+from tests.plugins.encryption.test_stored import check, fill, task
 
 
 @pytest.fixture
@@ -26,90 +25,18 @@ async def inner(tmp_path):
     await store.close()
 
 
-def stored_words(raw: bytes) -> list[str]:
-    return [word for word in " ".join(PLANTED.values()).split() if word.encode() in raw]
-
-
-async def bodies(store) -> bytes:
-    """What the rows of the store hold."""
-
-    def read(records) -> bytes:
-        from agl_core.store import encode
-
-        rollouts = records.select(RolloutQuery())
-        spans = [blob for one in records.spans([r.id for r in rollouts], None) for blob in one]
-        resources = records.resources(records.latest_version())
-        return b"".join([*map(encode, rollouts), *spans, encode(resources)])
-
-    return await store.read(read)
-
-
-@pytest.mark.parametrize("before", [without_keys, encrypted])
-async def test_everything_has_the_new_key_afterwards(inner, before) -> None:
-    filled = await fill(before(inner))
-    done = await rekey(inner, sealing(BOTH))
-    assert done == Rekeyed(rollouts=2, attempts=2, spans=3, resources=1)
-    raw = await bodies(inner)
-    assert stored_words(raw) == []
-    assert b"\x03old" not in raw
-    await check(encrypted(inner, {"new": NEW}), *filled)
-    again = await rekey(inner, sealing(BOTH))
-    assert again == Rekeyed(kept=6)
-    assert await bodies(inner) == raw
-    every = await rekey(inner, sealing({"new": NEW}), everything=True)
-    assert every == Rekeyed(rollouts=2, spans=3, resources=1, kept=0)
-    assert await bodies(inner) != raw
-    await check(encrypted(inner, {"new": NEW}), *filled)
-
-
-async def test_statuses_running_attempts_and_repeated_ends_stay(inner) -> None:
-    store = encrypted(inner)
-    await store.enqueue([Rollout(id=f"ro_{n}", task=task(), run_id="r") for n in range(4)])
-    done, running, cancelled = await store.claim("w", limit=3)
-    await store.finish(done.attempt.id, status=AttemptStatus.SUCCEEDED, output="x")
-    await store.consume([done.rollout.id])
-    await store.cancel([cancelled.rollout.id], reason="not needed")
-    before = await store.rollouts(RolloutQuery())
-    await rekey(inner, sealing(BOTH))
-    both = encrypted(inner, BOTH)
-    assert await both.rollouts(RolloutQuery()) == before
-    old = encrypted(inner, BOTH, active="old")
-    ended = await old.finish(done.attempt.id, status=AttemptStatus.SUCCEEDED, output="x")
-    assert ended.output == "x"
-    assert await both.heartbeat([running.attempt.id]) == []
-    ended = await both.finish(running.attempt.id, status=AttemptStatus.SUCCEEDED, output="y")
-    assert ended.output == "y"
-    (left,) = await both.claim("w", limit=3, timeout_s=0)
-    assert left.rollout.task == task()
-
-
-async def test_an_interrupted_pass_continues_where_it_was(inner) -> None:
-    store = encrypted(inner)
-    await store.enqueue([Rollout(id=f"ro_{n:03}", task=task(), run_id="r") for n in range(50)])
-
-    class StopError(Exception):
-        pass
-
-    def stop(done: Rekeyed) -> None:
-        if done.rollouts >= 40:
-            raise StopError
-
-    with pytest.raises(StopError):
-        await rekey(inner, sealing(BOTH), report=stop)
-    rest = await rekey(inner, sealing(BOTH))
-    assert (rest.rollouts, rest.kept) == (10, 40)
-    found = await encrypted(inner, {"new": NEW}).rollouts(RolloutQuery())
-    assert len(found) == 50
+class TestRekey(RekeyContract):
+    """Over a file."""
 
 
 async def test_a_key_that_is_missing_changes_nothing_of_its_batch(inner) -> None:
     store = encrypted(inner)
     await fill(store)
     await encrypted(inner, {"new": NEW}).enqueue([Rollout(id="ro_0", task=task(), run_id="r")])
-    raw = await bodies(inner)
+    raw = await RekeyContract().bodies(inner)
     with pytest.raises(EncryptionError, match="'old', which is not here"):
         await rekey(inner, sealing({"new": NEW}))
-    assert await bodies(inner) == raw
+    assert await RekeyContract().bodies(inner) == raw
 
 
 async def test_a_run_may_write_meanwhile(inner) -> None:

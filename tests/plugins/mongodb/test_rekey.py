@@ -13,17 +13,15 @@ from agl_testing._store_samples import begin, span
 from bson import encode
 
 from agl_core.store import SPANS, encode_span
-from agl_core.types import AttemptStatus, Rollout, RolloutQuery
 
 pytest.importorskip("cryptography")
 
-from agl_encryption._rekey import Rekeyed, rekey
+from agl_encryption._rekey import rekey
 
 from tests.installed import INSTALLED
-from tests.plugins.encryption.keyring import NEW, OLD, encrypted, sealing, without_keys
-from tests.plugins.encryption.test_stored import PLANTED, check, fill, task
-
-BOTH = {"new": NEW, "old": OLD}
+from tests.plugins.encryption.keyring import NEW, OLD, encrypted, sealing
+from tests.plugins.encryption.rekey_contract import BOTH, RekeyContract
+from tests.plugins.encryption.test_stored import check, fill
 
 
 @pytest.fixture
@@ -46,62 +44,12 @@ def raw(collections) -> bytes:
     return b"".join(encode(document) for each in every for document in each.find())
 
 
-def words(data: bytes) -> list[str]:
-    return [word for word in " ".join(PLANTED.values()).split() if word.encode() in data]
+class TestRekey(RekeyContract):
+    """In place."""
 
-
-@pytest.mark.parametrize("before", [without_keys, encrypted])
-async def test_everything_has_the_new_key_afterwards(inner, collections, before):
-    filled = await fill(before(inner))
-    done = await rekey(inner, sealing(BOTH))
-    assert done == Rekeyed(rollouts=2, attempts=2, spans=3, resources=1)
-    data = raw(collections)
-    assert words(data) == []
-    assert b"\x03old" not in data
-    await check(encrypted(inner, {"new": NEW}), *filled)
-    assert await rekey(inner, sealing({"new": NEW})) == Rekeyed(kept=6)
-    every = await rekey(inner, sealing({"new": NEW}), everything=True)
-    assert every == Rekeyed(rollouts=2, spans=3, resources=1)
-    await check(encrypted(inner, {"new": NEW}), *filled)
-
-
-async def test_statuses_running_attempts_and_repeated_ends_stay(inner):
-    store = encrypted(inner)
-    await store.enqueue([Rollout(id=f"ro_{n}", task=task(), run_id="r") for n in range(4)])
-    done, running, cancelled = await store.claim("w", limit=3)
-    await store.add_spans([span(running)])
-    await store.finish(done.attempt.id, status=AttemptStatus.SUCCEEDED, output="x")
-    await store.consume([done.rollout.id])
-    await store.cancel([cancelled.rollout.id], reason="not needed")
-    before = await store.rollouts(RolloutQuery())
-    await rekey(inner, sealing(BOTH))
-    both = encrypted(inner, BOTH)
-    assert await both.rollouts(RolloutQuery()) == before
-    old = encrypted(inner, BOTH, active="old")
-    ended = await old.finish(done.attempt.id, status=AttemptStatus.SUCCEEDED, output="x")
-    assert ended.output == "x"
-    assert await both.heartbeat([running.attempt.id]) == []
-    await both.finish(running.attempt.id, status=AttemptStatus.SUCCEEDED, spans=[span(running)])
-    assert len(await both.spans([running.rollout.id])) == 2
-    (left,) = await both.claim("w", limit=3, timeout_s=0)
-    assert left.rollout.task == task()
-
-
-async def test_an_interrupted_pass_continues_where_it_was(inner):
-    store = encrypted(inner)
-    await store.enqueue([Rollout(id=f"ro_{n:03}", task=task(), run_id="r") for n in range(30)])
-
-    class StopError(Exception):
-        pass
-
-    def stop(done):
-        raise StopError
-
-    with pytest.raises(StopError):
-        await rekey(inner, sealing(BOTH), report=stop)
-    rest = await rekey(inner, sealing(BOTH))
-    assert (rest.rollouts, rest.kept) == (10, 20)
-    assert len(await encrypted(inner, {"new": NEW}).rollouts(RolloutQuery())) == 30
+    async def bodies(self, inner) -> bytes:
+        with MongoServer.of(inner._options).client() as client:
+            return raw(Collections(MongoServer.of(inner._options).database(client)))
 
 
 @pytest.mark.parametrize("step", ["finish", "_delete"])

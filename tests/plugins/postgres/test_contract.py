@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from agl_encryption._rekey import Rekeyed, rekey
 from agl_postgres import PostgresStore
 from agl_testing.plugin_contract import PluginContract
 from agl_testing.store_contract import StoreContract
 
-from tests.plugins.encryption.keyring import NEW, OLD, encrypted, sealing
-from tests.plugins.encryption.test_stored import check, fill
+from tests.plugins.encryption.keyring import encrypted
+from tests.plugins.encryption.rekey_contract import RekeyContract
 
 
 class TestPostgres(StoreContract):
@@ -75,15 +74,16 @@ class TestEncrypted(StoreContract):
         await again.close()
 
 
-async def test_everything_can_be_encrypted_again(options):
-    inner = PostgresStore(options)
-    await inner.open()
-    filled = await fill(_encrypted(inner))
-    done = await rekey(inner, sealing({"new": NEW, "old": OLD}))
-    assert done == Rekeyed(rollouts=2, attempts=2, spans=3, resources=1)
-    await check(encrypted(inner, {"new": NEW}), *filled)
-    assert await rekey(inner, sealing({"new": NEW})) == Rekeyed(kept=6)
-    await inner.close()
+class TestRekey(RekeyContract):
+    """``agl store rekey``."""
+
+    @pytest.fixture
+    async def inner(self, options):
+        pytest.importorskip("cryptography")
+        store = PostgresStore(options)
+        await store.open()
+        yield store
+        await store.close()
 
 
 def _encrypted(inner):
