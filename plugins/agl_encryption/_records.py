@@ -129,11 +129,9 @@ class Sealing:
         places = _places(spans)
         values = self.cipher.all_opened(sealed, places)
         opened: list[Span] = []
-        decode = SPANS.decode
         for number, (span, value) in enumerate(zip(spans, values, strict=True)):
             if value is not None:
-                whole = value[0] > _ALL_OF_SPANS
-                opened.append(decode(value) if whole else _filled(span, value))
+                opened.append(_filled(span, value))
             elif key_id(sealed[number]) is not None:
                 opened.append(self._open_span(span, places[number]))
             else:

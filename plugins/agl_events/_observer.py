@@ -121,9 +121,9 @@ class Publisher:
 
     def _event(self, channel: str, time: float, data: bytes, metadata: dict[str, Any]) -> BusEvent:
         metadata |= {"run": self._config.name, "version": _VERSION}
-        fact = cast("dict[str, Any]", Raw(data))
-        for number, each in enumerate(self._filters):
-            fact = each.cleaned(json.loads(data) if number == 0 else fact, "events")
+        fact = json.loads(data) if self._filters else cast("dict[str, Any]", Raw(data))
+        for each in self._filters:
+            fact = each.cleaned(fact, "events")
         return new_event(channel, self._service, time, fact, metadata)
 
     def lost(self) -> dict[str, int]:

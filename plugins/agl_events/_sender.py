@@ -93,8 +93,8 @@ class EventSender:
         the same."""
         self._lock = threading.Lock()
         self._queue: deque[bytes] = deque()
-        """Number, Unix nanoseconds, channel and facts of each event. Bytes, as any other object
-        that stays for some time would have Python search for garbage more often."""
+        """Number, Unix nanoseconds, channel and facts of each event. Bytes, as records that
+        stay for some time would have Python search for garbage more often."""
         self._counts: Counter[str] = Counter()
         self._sequence, self._outbox_id = 0, ""
         self._closed = self._signalled = self._all_written = False

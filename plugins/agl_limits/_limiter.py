@@ -142,9 +142,9 @@ class Limiter:
         allowed = await self._allowed(key, cost)
         return await self._averdict(key, cost, allowed=allowed)
 
-    def allows_here(self, *who: str, cost: int = 1) -> bool:
+    def allows_here(self, *who: str) -> bool:
         """Count an event without Redis, if the limiter has none and the event is allowed."""
-        return self._shared is None and self._hit_here(self._key(who), cost)
+        return self._shared is None and self._hit_here(self._key(who), 1)
 
     async def refusal(self, *who: str, cost: int = 1) -> RateVerdict | None:
         """Count an event if it is allowed, and return None; else return the verdict.

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agl_events import Message
+from agl_events import BusEvent, BusOptions, Message
 from agl_events._outbox import EventOutbox, Stored
 from agl_events._sender import EventSender
 
 from agl_core.errors import ConfigError, StoreError
-from tests.plugins.events.conftest import LIMITS, events_in, put
-from tests.plugins.events.memory_bus import Server
+from tests.plugins.events.conftest import LIMITS, events_in, make_event, put
+from tests.plugins.events.memory_bus import MemoryBus, Server
 
 Make = Callable[..., EventSender]
 
@@ -162,6 +162,27 @@ def test_what_has_no_json_form_is_counted(sender: Make, server: Server, caplog: 
     assert [event.data for event in server.events] == [{"it": 1}]
     assert box.losses() == {"events_dropped": 2}
     assert caplog.text.count("has no JSON form") == 1
+
+
+def test_an_event_that_cannot_be_made_is_counted_and_the_others_are_sent(
+    tmp_path: Path, server: Server, caplog: Any
+) -> None:
+    """As when a filter fails."""
+
+    def made(channel: str, time: float, data: bytes, metadata: dict[str, Any]) -> BusEvent:
+        if metadata["sequence"] == 2:
+            raise LookupError("no such pattern")
+        return make_event(channel, time, data, metadata)
+
+    bus = MemoryBus("memory://host", BusOptions())
+    box = EventSender(tmp_path / "events.db", lambda: bus, made, LIMITS)
+    box.open(connect_s=5)
+    for number in range(3):
+        put(box, n=number)
+    assert box.close(within_s=10) == 0
+    assert [event.data["n"] for event in server.events] == [0, 2]
+    assert box.losses() == {"events_dropped": 1}
+    assert "could not be made: LookupError: no such pattern" in caplog.text
 
 
 def test_unroutable_and_refused_events_are_counted_and_not_sent_again(

@@ -202,15 +202,20 @@ async def test_everything_of_one_rollout_is_there_as_data(agl, run):
 
     found = json.loads(result.stdout)
     assert found["rollout"]["id"] == ids[0]
-    call = found["spans"][0]["call"]
-    assert call["prompt_token_ids"] == [1, 2, 3]
-    for shown, kind in (
-        (found["spans"][0], Span),
+    check_fields(found["spans"][0])
+    assert found["spans"][0]["call"]["prompt_token_ids"] == [1, 2, 3]
+
+
+def check_fields(shown):
+    """Check that a span with a call has all fields, those of default values too."""
+    call = shown["call"]
+    for part, kind in (
+        (shown, Span),
         (call, ModelCall),
         (call["sampling"], Sampling),
         (call["choices"][0], Choice),
     ):
-        assert tuple(shown) == kind.__struct_fields__
+        assert tuple(part) == kind.__struct_fields__
 
 
 async def remaining(store, ids):
@@ -277,6 +282,9 @@ async def test_an_export_has_everything(agl, run, tmp_path):
         RolloutQuery()
     )
     assert [one for one in records if isinstance(one, Span)] == await store.spans(ids)
+    lines = map(json.loads, text.splitlines())
+    spans = [line["record"] for line in lines if line["kind"] == "span"]
+    check_fields(next(span for span in spans if span["call"]))
     assert [file.name for file in (tmp_path / "x").iterdir()] == ["all.jsonl"]
 
 
