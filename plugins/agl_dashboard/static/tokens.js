@@ -26,6 +26,7 @@ let firstToken = null;  // index of the first token of each piece
 let states = null;      // state of each piece
 let by = box?.dataset.by ?? "";
 let chosen = -1;
+let moved = 0;          // the frame that is to show the token under the pointer
 let drawing = 0;
 
 // Half-transparent colours read on light and on dark ground.
@@ -214,6 +215,8 @@ function show(piece, { keep = false, reveal = false } = {}) {
   info.replaceChildren(list);
   info.dataset.token = String(from);
   if (!keep) return;
+  cancelAnimationFrame(moved);
+  moved = 0;
   chosen = piece;
   if (paints) { CSS.highlights.delete("agl-chosen"); highlight("agl-chosen").add(rangeOf(piece, piece + 1)); }
   remember("token", String(from));
@@ -289,11 +292,8 @@ async function start() {
   if (Number.isInteger(wanted) && wanted >= 0 && wanted < data.ids.length) {
     show(Math.max(0, firstToken.findIndex((first) => first > wanted) - 1), { keep: true, reveal: true });
   }
-  let waiting = false;
   box.addEventListener("pointermove", (event) => {
-    if (waiting) return;
-    waiting = true;
-    requestAnimationFrame(() => { waiting = false; const piece = pieceUnder(event); if (piece >= 0) show(piece); });
+    moved ||= requestAnimationFrame(() => { moved = 0; const piece = pieceUnder(event); if (piece >= 0) show(piece); });
   });
   box.addEventListener("pointerleave", () => { if (chosen >= 0) show(chosen); });
   box.addEventListener("click", (event) => { const piece = pieceUnder(event); if (piece >= 0) show(piece, { keep: true }); });

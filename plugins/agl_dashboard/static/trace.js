@@ -3,8 +3,10 @@
 const box = document.getElementById("detail");
 const tree = document.getElementById("tree");
 let asked = 0;
+let waiting = 0;
 
 async function show(link) {
+  clearTimeout(waiting);
   const number = ++asked;
   const { row } = link.dataset;
   for (const each of tree.querySelectorAll(".marked")) if (each !== link) each.classList.remove("marked");
@@ -35,7 +37,6 @@ document.addEventListener("click", (event) => {
   event.preventDefault();
   show(link);
 });
-let waiting = 0;
 document.addEventListener("agl-marked", (event) => {
   clearTimeout(waiting);
   waiting = setTimeout(() => show(event.target), 80);

@@ -85,6 +85,24 @@ def test_keys_move_through_rollouts_and_spans(serve, tab, runs):
     assert page.locator("[data-row]").count() == 1
 
 
+def test_a_click_right_after_a_key_chooses_the_span_that_is_shown(serve, tab, runs):
+    page = tab(serve(runs)).open(f"{RUN}/rollouts?mode=train&sort=reward")
+    page.wait_for_selector("[data-row]")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#tree a.span")
+    chosen, asked = page.evaluate("""async () => {
+      const asked = [], fetched = window.fetch;
+      window.fetch = (url) => { asked.push(new URL(url).searchParams.get("span")); return fetched(url); };
+      document.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
+      const chosen = [...document.querySelectorAll("#tree a.span")].at(-1);
+      chosen.click();
+      await new Promise((done) => { setTimeout(done, 80); });
+      return [chosen.dataset.row, asked];
+    }""")
+    assert asked == [chosen]
+
+
 def test_hostile_texts_do_nothing(serve, tab, tmp_path):
     ids = run(hostile_run(tmp_path / "runs" / "hostile"))
     watched = tab(serve(tmp_path / "runs"))

@@ -101,6 +101,19 @@ def test_the_token_under_the_pointer_and_the_caret_is_shown(small, tab):
     page.wait_for_selector("#token[data-token='8']")
 
 
+def test_a_key_right_after_the_pointer_moved_chooses_what_is_shown(small, tab):
+    world, base = small
+    page = opened(tab(base), world)
+    shown = page.evaluate("""async () => {
+      const text = document.getElementById("text"), { x, y } = text.getBoundingClientRect();
+      text.dispatchEvent(new PointerEvent("pointermove", { clientX: x + 12, clientY: y + 12 }));
+      text.dispatchEvent(new KeyboardEvent("keydown", { key: "End", bubbles: true }));
+      await new Promise((done) => requestAnimationFrame(done));
+      return document.getElementById("token").dataset.token;
+    }""")
+    assert shown == "8"
+
+
 def test_colours_without_data_cannot_be_chosen(small, tab):
     world, base = small
     for file in (world.directory / "tokens").rglob("*.tokens"):
